@@ -1,0 +1,17 @@
+"""The run-directory protocol: names, formats, locks and atomic writes, shared with andrectl.
+
+Imports neither torch nor click nor systemd. Each module owns one noun:
+
+    layout      every name in the directory
+    errors      the exit codes and the tree of errors
+    tables      strict reading of TOML and JSON tables into dataclasses
+    settings    run.toml
+    files       the only way to write here: atomic, durable
+    lock        who owns the run
+    checkpoint  the .bin file and which one is the newest valid
+    companion   what a .bin needs beside it to be resumed from
+    commit      the order in which a checkpoint becomes durable, and retention
+    history     .loss.json
+    events      .events.json
+    requests    what a signal asks for
+"""

@@ -1,0 +1,365 @@
+"""run.toml: what a run is, as frozen dataclasses with a docstring under every key.
+
+No tool rewrites run.toml. Its keys are of two kinds:
+
+- keys that shape the trajectory (`Settings.trajectory`) may not drift: each checkpoint records
+  them, and a start under others is refused with the difference;
+- operational keys (steps, cadences, retention, prompts, device) are free.
+
+What a curriculum does with the sources (mixing, caps, floors) is policy and lives in policy.json.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from andread.rundir.errors import AndreadError, ConfigError, MissingError, from_os_error
+from andread.rundir.tables import (
+    FRACTION,
+    NOT_NEGATIVE,
+    POSITIVE,
+    at_least,
+    nearest,
+    one_of,
+    read_table,
+    setting,
+)
+
+MAX_PARAMETERS: Final = 2**31 - 1
+"""The header's int32 n_params bounds a checkpoint file at this many parameters."""
+
+SOURCE_FORMATS: Final = ("text", "jsonl", "parquet", "tokens")
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """`[run]`: how long, how often, how much is kept."""
+
+    steps: int = setting(check=POSITIVE)
+    """Where training ends. Operational: raise it and start again to go on."""
+    seed: int = setting(1, check=NOT_NEGATIVE)
+    """All randomness is a function of this seed and the step."""
+    checkpoint_every: int = setting(100, check=POSITIVE)
+    """Steps between checkpoints."""
+    sample_every: int = setting(100, check=POSITIVE)
+    """Steps between audits; equal to `checkpoint_every`, each audit has its checkpoint."""
+    keep_last: int = setting(3, check=at_least(2))
+    """Retention: the newest checkpoints that always stay."""
+    keep_every: int = setting(0, check=NOT_NEGATIVE)
+    """Retention: checkpoints at multiples of this many steps stay as well; 0 means none."""
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """`[model]`: the shape of the model, from a preset, from keys, or from a factory."""
+
+    preset: str = setting("")
+    """A name of `PRESETS`; the other keys override it one by one."""
+    width: int = setting(0, check=NOT_NEGATIVE)
+    """Width of the residual stream, d."""
+    heads: int = setting(0, check=NOT_NEGATIVE)
+    """Attention heads; they divide the width."""
+    layers: int = setting(0, check=NOT_NEGATIVE)
+    """Transformer blocks."""
+    context: int = setting(0, check=NOT_NEGATIVE)
+    """Tokens a sequence: the length of the position table and of a training window."""
+    vocabulary: int = setting(0, check=NOT_NEGATIVE)
+    """Rows of the token embedding and of the output head."""
+    activation: str = setting("gelu_tanh", check=one_of("gelu_tanh", "gelu", "relu"))
+    """The non-linearity of the MLP."""
+    factory: str = setting("")
+    """`package.module:function`, called with these settings: a model of the user's own."""
+
+    @property
+    def n_params(self) -> int:
+        """Return the number of parameters of the shipped model."""
+        embeddings = (2 * self.vocabulary + self.context) * self.width
+        return embeddings + 12 * self.layers * self.width**2
+
+
+PRESETS: Final[dict[str, dict[str, int]]] = {
+    "andrea-nano": {"width": 128, "heads": 4, "layers": 2, "context": 128, "vocabulary": 1024},
+    "andrea-12m": {"width": 384, "heads": 12, "layers": 6, "context": 1024, "vocabulary": 2304},
+    "andrea-120m": {"width": 768, "heads": 12, "layers": 15, "context": 1024, "vocabulary": 8448},
+}
+
+
+@dataclass(frozen=True)
+class TokenizerSettings:
+    """`[tokenizer]`: where the tokenizer comes from."""
+
+    path: str = setting("")
+    """A tokenizer.json of the `tokenizers` library; empty: one is trained on the sources."""
+    separator: str = setting("<|endoftext|>")
+    """The token that stands between two documents."""
+
+
+@dataclass(frozen=True)
+class DataSettings:
+    """`[data]`: how sources become tokens."""
+
+    validation: float = setting(0.05, check=(lambda v: 0 <= v < 1, "from 0 to below 1"))
+    """The share of each source that is split off for validation, by document."""
+
+
+@dataclass(frozen=True)
+class SourceSettings:
+    """One `[[source]]`: an arm of the curriculum."""
+
+    name: str = setting(
+        check=(
+            lambda v: v.isascii() and v.replace("-", "").replace("_", "").isalnum() and len(v) < 64,
+            "letters, digits, - and _ (at most 63)",
+        )
+    )
+    """The arm's name, in every table, file and event."""
+    paths: tuple[str, ...] = setting(check=(lambda v: len(v) > 0, "at least one path"))
+    """Files, folders and globs; relative ones are taken from the run directory."""
+    format: str = setting("text", check=one_of(*SOURCE_FORMATS))
+    """text, jsonl (plain or .gz), parquet, or tokens (flat little-endian uint16)."""
+    text_key: str = setting("text")
+    """For jsonl and parquet: the key or column that holds the text."""
+
+
+@dataclass(frozen=True)
+class OptimizerSettings:
+    """`[optimizer]`: AdamW with linear warm-up and cosine decay."""
+
+    batch: int = setting(check=POSITIVE)
+    """Sequences a step."""
+    lr: float = setting(check=POSITIVE)
+    """The learning rate's peak."""
+    decay_steps: int = setting(check=POSITIVE)
+    """Where the cosine reaches its minimum; past it the rate stays there."""
+    warmup_steps: int = setting(0, check=NOT_NEGATIVE)
+    """Steps of linear warm-up from 0."""
+    lr_minimum: float = setting(0.1, check=FRACTION)
+    """The learning rate's minimum, as a share of its peak."""
+    weight_decay: float = setting(0.1, check=NOT_NEGATIVE)
+    """Decoupled weight decay of every parameter of two or more dimensions."""
+    beta1: float = setting(0.9, check=(lambda v: 0 <= v < 1, "from 0 to below 1"))
+    """Decay of m, the moving average of gradients."""
+    beta2: float = setting(0.999, check=(lambda v: 0 <= v < 1, "from 0 to below 1"))
+    """Decay of v, the moving average of squared gradients."""
+    epsilon: float = setting(1e-8, check=POSITIVE)
+    """Adam's epsilon."""
+    clip: float = setting(1.0, check=NOT_NEGATIVE)
+    """The gradient norm is clipped to this; 0 turns clipping off."""
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """`[engine]`: what computes, and how."""
+
+    device: str = setting("auto", check=one_of("auto", "cuda", "cpu"))
+    """`auto` is resolved at the first start and recorded."""
+    precision: str = setting("auto", check=one_of("auto", "fp32", "bf16", "fp16"))
+    """`auto`: fp32 on the CPU; on CUDA bf16 where the device has it, else fp16."""
+    micro_batch: int = setting(0, check=NOT_NEGATIVE)
+    """Sequences a forward pass, gradients being accumulated; 0: the whole batch."""
+    deterministic: bool = setting(True)
+    """Deterministic kernels only, so that a resume gives the same bits."""
+    threads: int = setting(0, check=NOT_NEGATIVE)
+    """CPU threads; 0: one a core at the first start, recorded for later ones."""
+    compile: bool = setting(False)
+    """Compile the model with `torch.compile`."""
+
+
+@dataclass(frozen=True)
+class AuditSettings:
+    """`[audit]`: the samples and the validation of every audit."""
+
+    prompts: tuple[str, ...] = setting(())
+    """Prompts to continue; empty: the start of one validation window a source."""
+    tokens: int = setting(64, check=POSITIVE)
+    """Tokens generated a prompt."""
+    top_k: int = setting(40, check=POSITIVE)
+    """Each token is drawn from the k likeliest."""
+    temperature: float = setting(0.8, check=POSITIVE)
+    """Divides the logits before drawing."""
+    validation_windows: int = setting(32, check=NOT_NEGATIVE)
+    """Validation windows a source, drawn once by seed over the whole split."""
+    keep: int = setting(20, check=POSITIVE)
+    """Audits that .samples.json keeps."""
+
+
+@dataclass(frozen=True)
+class FaultSettings:
+    """`[faults]`: what happens when a step goes wrong."""
+
+    halt_after_nonfinite: int = setting(10, check=POSITIVE)
+    """Consecutive steps with a non-finite loss or gradient that halt the run."""
+    spike_factor: float = setting(2.0, check=(lambda v: v > 1, "greater than 1"))
+    """A loss above this many times its moving average is a spike: an event."""
+    halt_on_spike: bool = setting(False)
+    """Halt the run at a spike."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The whole of run.toml."""
+
+    run: RunSettings
+    model: ModelSettings
+    sources: tuple[SourceSettings, ...]
+    optimizer: OptimizerSettings
+    tokenizer: TokenizerSettings = TokenizerSettings()
+    data: DataSettings = DataSettings()
+    engine: EngineSettings = EngineSettings()
+    audit: AuditSettings = AuditSettings()
+    faults: FaultSettings = FaultSettings()
+
+    def trajectory(self) -> dict[str, Any]:
+        """Return the keys that may not drift, as `section.key` to value."""
+        sections = {"model": self.model, "optimizer": self.optimizer}
+        flat: dict[str, Any] = {"run.seed": self.run.seed}
+        for name, section in sections.items():
+            for key, value in dataclasses.asdict(section).items():
+                flat[f"{name}.{key}"] = value
+        flat.pop("model.preset")  # its keys are in the table one by one
+        flat["engine.precision"] = self.engine.precision
+        return flat
+
+    def source_names(self) -> tuple[str, ...]:
+        """Return the arms: the names of the live sources, in the order of run.toml."""
+        return tuple(source.name for source in self.sources)
+
+
+_TABLES: Final = {
+    "run": RunSettings,
+    "model": ModelSettings,
+    "tokenizer": TokenizerSettings,
+    "data": DataSettings,
+    "optimizer": OptimizerSettings,
+    "engine": EngineSettings,
+    "audit": AuditSettings,
+    "faults": FaultSettings,
+}
+
+
+def read_settings(path: Path) -> Settings:
+    """Read and check run.toml at `path`.
+
+    Raises `MissingError` if it is not there, `ConfigError` for whatever is wrong in it.
+    """
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise MissingError(
+            f"{path} does not exist", "andrectl init writes one from a preset and sources"
+        ) from None
+    except OSError as error:
+        raise from_os_error(error, f"reading {path}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}", "correct that line") from None
+    try:
+        return settings_from(document)
+    except AndreadError as error:
+        raise type(error)(f"{path}: {error.message}", error.hint) from None
+
+
+def settings_from(document: dict[str, Any]) -> Settings:
+    """Make `Settings` from the parsed run.toml; raise `ConfigError`."""
+    known = [*_TABLES, "source"]
+    for key, value in document.items():
+        if key not in known:
+            raise ConfigError(
+                f"unknown table [{key}]{nearest(key, known)}", f"known tables: {', '.join(known)}"
+            )
+        if key != "source" and not isinstance(value, dict):
+            raise ConfigError(f"{key} = {value!r}: expected a table", f"write it as [{key}]")
+    for required in ("run", "model", "optimizer", "source"):
+        if not document.get(required):
+            raise ConfigError(f"the table [{required}] is missing", f"add [{required}] to it")
+    tables = {
+        name: read_table(cls, document[name], f"[{name}]")
+        for name, cls in _TABLES.items()
+        if name in document and name != "model"
+    }
+    settings = Settings(
+        model=_model(document["model"]),
+        sources=_sources(document["source"]),
+        **tables,  # type: ignore[arg-type]
+    )
+    _check_together(settings)
+    return settings
+
+
+def _model(table: dict[str, Any]) -> ModelSettings:
+    """Read `[model]`, filling what the preset gives, and check that such a model can exist."""
+    given = read_table(ModelSettings, table, "[model]")
+    if given.preset and given.preset not in PRESETS:
+        raise ConfigError(
+            f'[model] preset = "{given.preset}" is unknown{nearest(given.preset, PRESETS)}',
+            f"presets: {', '.join(PRESETS)}",
+        )
+    overrides = {key: value for key, value in table.items() if key != "preset"}
+    model = dataclasses.replace(given, **(PRESETS.get(given.preset, {}) | overrides))
+    needed = ["context", "vocabulary"]
+    if not model.factory:
+        needed += ["width", "heads", "layers"]
+    for key in needed:
+        if getattr(model, key) < 1:
+            raise ConfigError(
+                f"[model] {key} is missing or 0", f"name a preset ({', '.join(PRESETS)}) or set it"
+            )
+    if model.factory:
+        return model
+    if model.width % model.heads:
+        raise ConfigError(
+            f"[model] width {model.width} is not a multiple of heads {model.heads}",
+            "every head takes an equal share of the width",
+        )
+    if model.n_params > MAX_PARAMETERS:
+        raise ConfigError(
+            f"[model] has {model.n_params:,} parameters; a checkpoint file holds at most "
+            f"{MAX_PARAMETERS:,} (int32)",
+            "make the model smaller: beyond that size only a sharded checkpoint will do",
+        )
+    return model
+
+
+def _sources(tables: Any) -> tuple[SourceSettings, ...]:
+    """Read every `[[source]]`; their names must differ."""
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        raise ConfigError("source must be a list of tables", "write each one as [[source]]")
+    sources = tuple(
+        read_table(SourceSettings, table, f"[[source]] {table.get('name', number)}")
+        for number, table in enumerate(tables, 1)
+    )
+    names = [source.name for source in sources]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f'two sources are named "{name}"', "give each its own name")
+    return sources
+
+
+def _check_together(settings: Settings) -> None:
+    """Check what no single key can tell."""
+    if settings.engine.micro_batch > settings.optimizer.batch:
+        raise ConfigError(
+            f"[engine] micro_batch {settings.engine.micro_batch} is larger than "
+            f"[optimizer] batch {settings.optimizer.batch}",
+            "make it a divisor of the batch, or 0",
+        )
+    if settings.engine.micro_batch and settings.optimizer.batch % settings.engine.micro_batch:
+        raise ConfigError(
+            f"[optimizer] batch {settings.optimizer.batch} is not a multiple of "
+            f"[engine] micro_batch {settings.engine.micro_batch}",
+            "make it a divisor of the batch, or 0",
+        )
+    if settings.optimizer.warmup_steps >= settings.optimizer.decay_steps:
+        raise ConfigError(
+            f"[optimizer] warmup_steps {settings.optimizer.warmup_steps} does not end before "
+            f"decay_steps {settings.optimizer.decay_steps}",
+            "shorten the warm-up or lengthen the decay",
+        )
+    if not settings.tokenizer.path and any(s.format == "tokens" for s in settings.sources):
+        raise ConfigError(
+            "a source of format tokens needs the tokenizer it was made with",
+            "set [tokenizer] path; it then holds for all sources",
+        )
