@@ -20,7 +20,7 @@ import secrets
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 import orjson
 
@@ -42,6 +42,17 @@ def write_all(descriptor: int, data: memoryview | bytes, offset: int) -> None:
             raise OSError(errno.EIO, "a write made no progress")
         offset += written
         view = view[written:]
+
+
+def read_into(descriptor: int, target: memoryview, offset: int) -> int:
+    """Fill `target` from `offset` on; return the bytes read, fewer only at the end of the file."""
+    done = 0
+    while done < len(target):
+        count = os.preadv(descriptor, [target[done:]], offset + done)
+        if count == 0:
+            break
+        done += count
+    return done
 
 
 def sync_directory(path: Path) -> None:
@@ -167,6 +178,16 @@ def sweep(directory: Path) -> list[str]:
     for entry in left:
         entry.unlink()
     return [entry.name for entry in left]
+
+
+def chunks(stream: BinaryIO, length: int) -> Iterator[bytes]:
+    """Yield the next `length` bytes of `stream` in pieces; `EOFError` if it ends before."""
+    while length:
+        chunk = stream.read(min(length, CHUNK))
+        if not chunk:
+            raise EOFError(f"the file ends {length} bytes early")
+        length -= len(chunk)
+        yield chunk
 
 
 @contextlib.contextmanager

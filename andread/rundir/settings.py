@@ -215,11 +215,9 @@ class Settings:
 
     def trajectory(self) -> dict[str, Any]:
         """Return the keys that may not drift, as `section.key` to value."""
-        sections = {"model": self.model, "optimizer": self.optimizer}
         flat: dict[str, Any] = {"run.seed": self.run.seed}
-        for name, section in sections.items():
-            for key, value in dataclasses.asdict(section).items():
-                flat[f"{name}.{key}"] = value
+        flat |= {f"model.{k}": v for k, v in dataclasses.asdict(self.model).items()}
+        flat |= {f"optimizer.{k}": v for k, v in dataclasses.asdict(self.optimizer).items()}
         flat.pop("model.preset")  # its keys are in the table one by one
         flat["engine.precision"] = self.engine.precision
         return flat
@@ -275,7 +273,7 @@ def settings_from(document: dict[str, Any]) -> Settings:
     for required in ("run", "model", "optimizer", "source"):
         if not document.get(required):
             raise ConfigError(f"the table [{required}] is missing", f"add [{required}] to it")
-    tables = {
+    tables: dict[str, Any] = {
         name: read_table(cls, document[name], f"[{name}]")
         for name, cls in _TABLES.items()
         if name in document and name != "model"
@@ -283,7 +281,7 @@ def settings_from(document: dict[str, Any]) -> Settings:
     settings = Settings(
         model=_model(document["model"]),
         sources=_sources(document["source"]),
-        **tables,  # type: ignore[arg-type]
+        **tables,
     )
     _check_together(settings)
     return settings

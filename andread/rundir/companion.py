@@ -1,0 +1,76 @@
+"""`step_NNNNNN.json`: what a checkpoint needs beside it to be resumed from.
+
+Written before its .bin gets its final name, so a .bin under that name has all it needs. Beside
+the .bin it is the only source of truth for a resume.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from andread.rundir import files
+from andread.rundir.errors import AndreadError, DataError
+from andread.rundir.tables import NOT_NEGATIVE, POSITIVE, Check, read_table, setting
+
+FORMAT: Final = 1
+_SHA256: Final[Check] = (
+    lambda v: len(v) == 64 and set(v) <= set("0123456789abcdef"),
+    "64 hexadecimal digits",
+)
+
+
+@dataclass(frozen=True)
+class Companion:
+    """Everything of a step boundary that is not weights, m or v."""
+
+    step: int = setting(check=NOT_NEGATIVE)
+    """The step after which the checkpoint was taken."""
+    n_params: int = setting(check=POSITIVE)
+    """Parameters of the model."""
+    sha256: str = setting(check=_SHA256)
+    """SHA-256 of the .bin, as `sha256sum` prints it."""
+    history_length: int = setting(check=NOT_NEGATIVE)
+    """Bytes of .loss.json up to the end of this step's entry."""
+    history_sha256: str = setting(check=_SHA256)
+    """SHA-256 of those bytes."""
+    policy: str = setting()
+    """Id of the policy that the curriculum's state belongs to."""
+    reasons: tuple[str, ...] = setting()
+    """Why it was written: start, cadence, signal, pivot, stop, end, import."""
+    t: float = setting()
+    """Unix seconds at the boundary."""
+    requests: tuple[str, ...] = setting(())
+    """Ids of the requests that it serves."""
+    curriculum: dict[str, Any] = field(default_factory=dict)
+    """The mixer's whole state and the position of each source, in windows trained on."""
+    scaler: dict[str, Any] = field(default_factory=dict)
+    """State of the loss scaler (fp16)."""
+    counters: dict[str, Any] = field(default_factory=dict)
+    """Steps skipped and spiking, and the moving average that tells a spike."""
+    trajectory: dict[str, Any] = field(default_factory=dict)
+    """The settings that may not drift (`Settings.trajectory`)."""
+    data: dict[str, str] = field(default_factory=dict)
+    """Fingerprint of each source's tokens."""
+    environment: dict[str, Any] = field(default_factory=dict)
+    """What the bits depend on beside all that: device, threads, versions."""
+    format: int = setting(FORMAT, check=(lambda v: v == FORMAT, f"{FORMAT}"))
+    """Version of this format."""
+
+
+def read(path: Path) -> Companion:
+    """Read a companion; `DataError` or `ConfigError` if damaged, `OSError` if unreadable."""
+    value = files.read_json(path)
+    if not isinstance(value, dict):
+        raise DataError(f"{path} is not a companion", "it is damaged")
+    try:
+        return read_table(Companion, value, path.name)
+    except AndreadError as error:
+        raise DataError(error.message, error.hint) from None
+
+
+def write(path: Path, companion: Companion) -> None:
+    """Write a companion, atomically and durably."""
+    files.replace_json(path, dataclasses.asdict(companion))

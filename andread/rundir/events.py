@@ -1,0 +1,53 @@
+"""`.events.json`: what happened to the run, one JSON object a line.
+
+Every event has `event` (its kind), `t` (unix seconds), `boot` and `up` (the boot and seconds
+since it: ages come from these), and what its kind needs. Each is one O_APPEND write; a reader
+skips lines that are torn.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from andread.rundir import clock, files
+
+
+def emit(path: Path, kind: str, **fields: Any) -> dict[str, Any]:
+    """Append one event to `path` and return it; raises `OSError` if that fails."""
+    event = {
+        "event": kind,
+        "t": round(time.time(), 3),
+        "boot": clock.boot_id(),
+        "up": round(clock.boot_seconds(), 3),
+        **fields,
+    }
+    files.append_line(path, orjson.dumps(event))
+    return event
+
+
+def read(path: Path, offset: int = 0) -> Iterator[dict[str, Any]]:
+    """Yield the events from byte `offset` on; nothing if there is no such file."""
+    if not path.exists():
+        return
+    with files.opened(path) as descriptor, os.fdopen(os.dup(descriptor), "rb") as stream:
+        stream.seek(offset)
+        for line in stream:
+            try:
+                event = orjson.loads(line)
+            except orjson.JSONDecodeError:
+                continue
+            if isinstance(event, dict) and "event" in event:
+                yield event
+
+
+def age(event: dict[str, Any]) -> float:
+    """Return the seconds since `event`: by the boot clock, across a reboot by the wall clock."""
+    if event.get("boot") == clock.boot_id():
+        return max(0.0, clock.boot_seconds() - float(event["up"]))
+    return max(0.0, time.time() - float(event["t"]))

@@ -1,0 +1,269 @@
+r"""`.loss.json`: the loss history, one entry per step, never archived, never rewritten.
+
+    [\n
+    {"step":1,"loss":…,"lr":…,"grad_norm":…,"pulls":{…},"t":…},\n
+    {"step":2,…}                                    <- a checkpoint vouches up to this brace
+    \n]\n                                           <- overwritten by the next append
+
+The file is valid JSON between any two appends; an append is one write over the closing bracket.
+A checkpoint vouches for a prefix: its length and SHA-256. Entries since the last good fsync stay
+in memory, and after a failed write or fsync the same bytes go to the same offsets again.
+
+During a replay the recorded entries are witnesses: `record` compares and does not write.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+import orjson
+
+from andread.rundir import files
+from andread.rundir.files import FILE_MODE
+
+OPENING: Final = b"[\n"
+SEPARATOR: Final = b",\n"
+CLOSING: Final = b"\n]\n"
+_MAX_LINE: Final = 1 << 20
+_Recorded = tuple[bytes, dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """The part of the history that a checkpoint vouches for."""
+
+    length: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Witness:
+    """A replayed step beside its record: `difference` is 0.0 where they are the same bits."""
+
+    step: int
+    difference: float
+    detail: str
+
+
+class LossHistory:
+    """The history as its one writer has it.
+
+    `last_step` is the last recorded step, `step` the last one lived through: behind it in a
+    replay, equal to it otherwise.
+    """
+
+    def __init__(self, path: Path, step: int, digest: hashlib._Hash, length: int) -> None:
+        self.path = path
+        self.step = step
+        self._digest = digest
+        self._length = length
+        self._recorded: deque[_Recorded] = deque()
+        self._unsynced: list[bytes] = []
+        self._unsynced_from = length
+        self._fault = False
+        self._descriptor = -1
+
+    @classmethod
+    def create(cls, path: Path, step: int = 0) -> LossHistory:
+        """Begin an empty history whose first entry will be that of `step` + 1."""
+        files.replace(path, OPENING + CLOSING)
+        return cls._writing(path, step, hashlib.sha256(OPENING), len(OPENING))
+
+    @classmethod
+    def resume(cls, path: Path, step: int, length: int) -> tuple[LossHistory, int]:
+        """Take the history up where a checkpoint of `step` vouches for `length` bytes.
+
+        Whole entries with consecutive steps behind that become witnesses of the replay; the
+        rest, torn by a crash, is cut off. Returns the history and the number of bytes cut.
+        """
+        with files.opened(path) as descriptor, os.fdopen(os.dup(descriptor), "rb") as stream:
+            digest = hashlib.sha256()
+            for chunk in files.chunks(stream, length):
+                digest.update(chunk)
+            recorded = deque(_entries_after(stream, length, step))
+            end = length + sum(len(data) for data, _ in recorded)
+            size = os.fstat(descriptor).st_size
+            clean = size == end + len(CLOSING) and os.pread(descriptor, 3, end) == CLOSING
+        history = cls._writing(path, step, digest, length)
+        history._recorded = recorded
+        history._unsynced_from = end
+        if not clean:
+            files.write_all(history._descriptor, CLOSING, end)
+            os.ftruncate(history._descriptor, end + len(CLOSING))
+            os.fsync(history._descriptor)
+        return history, 0 if clean else max(0, size - end)
+
+    @classmethod
+    def _writing(cls, path: Path, step: int, digest: hashlib._Hash, length: int) -> LossHistory:
+        history = cls(path, step, digest, length)
+        history._descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
+        return history
+
+    @property
+    def last_step(self) -> int:
+        """Return the last recorded step."""
+        return self.step + len(self._recorded)
+
+    @property
+    def replaying(self) -> bool:
+        """Tell whether the next step has been recorded already."""
+        return bool(self._recorded)
+
+    @property
+    def prefix(self) -> Prefix:
+        """Return what a checkpoint of `step` vouches for."""
+        return Prefix(self._length, self._digest.hexdigest())
+
+    def record(self, entry: dict[str, Any]) -> Witness | None:
+        """Append the entry of the next step; in a replay compare it with the recorded one.
+
+        Returns the comparison in a replay, else None. Raises `OSError` if the append failed: the
+        entry is then kept and written again by the next `record` or `sync`.
+        """
+        assert entry["step"] == self.step + 1, "one entry per step, in order"
+        self.step += 1
+        if self._recorded:
+            data, recorded = self._recorded.popleft()
+            self._advance(data)
+            return _compare(recorded, entry)
+        body = orjson.dumps(entry)
+        data = body if self._length == len(OPENING) else SEPARATOR + body
+        self._advance(data)
+        self._unsynced.append(data)
+        if self._fault:
+            self._rewrite()
+        else:
+            self._write(data, self._length - len(data))
+        return None
+
+    def sync(self) -> None:
+        """Make every entry durable; raises `OSError` if that fails, and can be called again."""
+        if self._fault:
+            self._rewrite()
+        try:
+            os.fsync(self._descriptor)
+        except OSError:
+            self._fault = True
+            raise
+        if self._unsynced:
+            self._unsynced.clear()
+            self._unsynced_from = self._length
+
+    def close(self) -> None:
+        """Close the file; what is not synced is left to the operating system."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _advance(self, data: bytes) -> None:
+        self._digest.update(data)
+        self._length += len(data)
+
+    def _rewrite(self) -> None:
+        """Write everything since the last good fsync again, to the same offsets."""
+        self._write(b"".join(self._unsynced), self._unsynced_from)
+        self._fault = False
+
+    def _write(self, data: bytes, offset: int) -> None:
+        try:
+            files.write_all(self._descriptor, data + CLOSING, offset)
+        except OSError:
+            self._fault = True
+            raise
+
+
+def _entry(body: bytes) -> dict[str, Any] | None:
+    """Return the entry that `body` holds, None if it is torn."""
+    try:
+        entry = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return None
+    return entry if isinstance(entry, dict) else None
+
+
+def _compare(recorded: dict[str, Any], replayed: dict[str, Any]) -> Witness:
+    """Compare the loss and the pulls of a replayed step with what was recorded."""
+    step, old, new = replayed["step"], recorded.get("loss"), replayed["loss"]
+    if recorded.get("pulls") != replayed["pulls"]:
+        detail = f"pulls {recorded.get('pulls')} became {replayed['pulls']}"
+        return Witness(step, float("inf"), detail)
+    if old == new:
+        return Witness(step, 0.0, "")
+    detail = f"loss {old} became {new}"
+    both = isinstance(old, (int, float)) and isinstance(new, (int, float))
+    return Witness(step, abs(old - new) if both else float("inf"), detail)
+
+
+def _entries_after(stream: BinaryIO, length: int, step: int) -> Iterator[_Recorded]:
+    """Yield the whole entries that follow a prefix of `length` bytes, up to the first failure."""
+    separator = b"" if length == len(OPENING) else stream.readline(len(SEPARATOR) + 1)
+    if separator not in (b"", SEPARATOR):
+        return
+    for line in iter(lambda: stream.readline(_MAX_LINE), b""):
+        body = line.rstrip(SEPARATOR)
+        entry = _entry(body)
+        step += 1
+        if entry is None or entry.get("step") != step:
+            return
+        yield separator + body, entry
+        separator = SEPARATOR
+        if line != body + SEPARATOR:  # the last one, or torn
+            return
+
+
+def prefix_sha256(path: Path, length: int) -> str | None:
+    """Return the SHA-256 of the first `length` bytes, None if the file is shorter or missing."""
+    digest = hashlib.sha256()
+    try:
+        with files.opened(path) as descriptor, os.fdopen(os.dup(descriptor), "rb") as stream:
+            for chunk in files.chunks(stream, length):
+                digest.update(chunk)
+    except (FileNotFoundError, EOFError):
+        return None
+    return digest.hexdigest()
+
+
+def end_of_step(path: Path, step: int) -> int | None:
+    """Return the offset behind the entry of `step`, None if there is no such entry."""
+    offset = 0
+    if step == 0:
+        return len(OPENING)
+    with files.opened(path) as descriptor, os.fdopen(os.dup(descriptor), "rb") as stream:
+        for line in stream:
+            body = line.rstrip(SEPARATOR)
+            entry = _entry(body)
+            if entry is not None and entry.get("step") == step:
+                return offset + len(body)
+            offset += len(line)
+    return None
+
+
+def read(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the entries from the first on, tolerating a torn end. For readers."""
+    with files.opened(path) as descriptor, os.fdopen(os.dup(descriptor), "rb") as stream:
+        for line in stream:
+            if line not in (OPENING, CLOSING[1:]) and (entry := _entry(line.rstrip(b",\n"))):
+                yield entry
+
+
+def tail(path: Path, count: int) -> list[dict[str, Any]]:
+    """Return the last `count` entries or fewer, without reading the whole file. For readers."""
+    try:
+        with files.opened(path) as descriptor:
+            size = os.fstat(descriptor).st_size
+            span = 256 * (count + 2)
+            while True:
+                start = max(0, size - span)
+                lines = os.pread(descriptor, size - start, start).split(b"\n")
+                entries = [e for line in lines if (e := _entry(line.rstrip(b","))) and "step" in e]
+                if len(entries) >= count or start == 0:
+                    return entries[-count:]
+                span *= 4
+    except FileNotFoundError:
+        return []

@@ -1,0 +1,141 @@
+"""Who owns a run: a POSIX record lock on `.lock`, whose content is information only.
+
+A record lock vanishes with its process, is not kept by a forked child, and F_GETLK tells a
+reader who holds it without disturbing anything. Any close of the file by the owning process
+drops the lock, so it is opened once a process and never re-opened there.
+
+The content, one padded JSON object, is rewritten in place by the owner (`RunLock.describe`):
+what it is doing, how far it is, and who supervises it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import signal
+import struct
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+from andread.rundir import clock
+from andread.rundir.errors import BusyError, from_os_error
+from andread.rundir.files import FILE_MODE
+
+_FLOCK: Final = struct.Struct("hhqqi4x")  # struct flock of 64-bit Linux
+_BLOCK: Final = 4096
+
+
+class RunLock:
+    """The held lock. Release it by closing; the kernel does so when the process ends."""
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self.path = path
+        self._descriptor = descriptor
+
+    @classmethod
+    def acquire(
+        cls, path: Path, wait: float = 0.0, stopping: Callable[[], bool] = lambda: False
+    ) -> RunLock:
+        """Take the lock, trying for `wait` seconds; `BusyError` names the holder.
+
+        `stopping` is polled while waiting and ends the wait.
+        """
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+        except OSError as error:
+            raise from_os_error(error, "opening the run's lock") from error
+        deadline = clock.boot_seconds() + wait
+        while True:
+            try:
+                fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return cls(path, descriptor)
+            except OSError as error:
+                if error.errno not in (errno.EACCES, errno.EAGAIN):
+                    os.close(descriptor)
+                    raise from_os_error(error, "locking the run") from error
+            if clock.boot_seconds() >= deadline or stopping():
+                pid = _holder_by_descriptor(descriptor)
+                os.close(descriptor)
+                raise BusyError(
+                    f"{path.parent} is in use by another process (pid {pid})",
+                    "andrectl status tells what it does; andrectl stop ends it",
+                )
+            time.sleep(0.05)
+
+    def describe(self, content: dict[str, Any]) -> None:
+        """Rewrite the lock's content; information only, so a failed write is no failure."""
+        data = orjson.dumps(content)
+        if len(data) < _BLOCK:
+            with contextlib.suppress(OSError):
+                os.pwrite(self._descriptor, data.ljust(_BLOCK - 1) + b"\n", 0)
+
+    def release(self) -> None:
+        """Give the lock back."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __enter__(self) -> RunLock:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+def _holder_by_descriptor(descriptor: int) -> int | None:
+    query = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+    kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_GETLK, query))
+    return None if kind == fcntl.F_UNLCK else int(pid)
+
+
+def holder(path: Path) -> int | None:
+    """Return the pid that holds the lock at `path`, None if nobody does. Never call as owner."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return None
+    try:
+        return _holder_by_descriptor(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def describe(path: Path) -> dict[str, Any]:
+    """Return what the lock's owner, present or past, last wrote about itself."""
+    for _ in range(3):  # the owner may be rewriting it just now
+        try:
+            content = orjson.loads(path.read_bytes()[:_BLOCK])
+        except FileNotFoundError:
+            return {}
+        except orjson.JSONDecodeError:
+            time.sleep(0.005)
+            continue
+        return content if isinstance(content, dict) else {}
+    return {}
+
+
+def signal_holder(path: Path, number: signal.Signals) -> int | None:
+    """Send signal `number` to the holder of the lock; return its pid, None if nobody holds it.
+
+    A recycled pid is never signalled: the pid is read, pinned by a pidfd, and read again.
+    """
+    while (pid := holder(path)) is not None:
+        try:
+            descriptor = os.pidfd_open(pid)
+        except ProcessLookupError:
+            continue
+        try:
+            if holder(path) == pid:
+                signal.pidfd_send_signal(descriptor, number)
+                return pid
+        except ProcessLookupError:
+            continue
+        finally:
+            os.close(descriptor)
+    return None
