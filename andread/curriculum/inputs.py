@@ -72,7 +72,7 @@ def _matches(pattern: str, root: Path, suffixes: tuple[str, ...]) -> list[str]:
     if os.path.lexists(root / pattern):
         hits = [pattern]
     else:
-        hits = sorted(glob.glob(pattern, root_dir=root, recursive=True))
+        hits = sorted(glob.glob(pattern, root_dir=root, recursive=True))  # noqa: PTH207
     explicit = len(hits) == 1 and hits[0] == pattern
     names: list[str] = []
     for hit in hits:

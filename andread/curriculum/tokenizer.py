@@ -83,13 +83,13 @@ class Tokenizer:
                 "byte-level BPE needs every byte and the separator: make it larger",
             )
         library = tokenizers.Tokenizer(models.BPE())
-        library.pre_tokenizer = pre_tokenizers.Sequence(  # type: ignore[assignment]
+        library.pre_tokenizer = pre_tokenizers.Sequence(
             [
                 pre_tokenizers.Split(tokenizers.Regex(_WORDS), "isolated"),
                 pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
             ]
         )
-        library.decoder = decoders.ByteLevel()  # type: ignore[assignment]
+        library.decoder = decoders.ByteLevel()
         trainer = trainers.BpeTrainer(
             vocab_size=vocabulary,
             min_frequency=2,

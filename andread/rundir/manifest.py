@@ -36,7 +36,9 @@ def dtype_for(vocabulary: int) -> str:
 
 def digest(parts: Iterable[object]) -> str:
     """Return the SHA-256 over `parts`, as hexadecimal text."""
-    return hashlib.sha256("\x1f".join(map(str, parts)).encode("utf-8", "surrogateescape")).hexdigest()
+    return hashlib.sha256(
+        "\x1f".join(map(str, parts)).encode("utf-8", "surrogateescape")
+    ).hexdigest()
 
 
 def _sha256(value: str) -> bool:
