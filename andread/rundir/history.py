@@ -127,7 +127,6 @@ class LossHistory:
         entry is then kept and written again by the next `record` or `sync`.
         """
         assert entry["step"] == self.step + 1, "one entry per step, in order"
-        self.step += 1
         if self._recorded:
             data, recorded = self._recorded.popleft()
             self._advance(data)
@@ -162,6 +161,7 @@ class LossHistory:
             self._descriptor = -1
 
     def _advance(self, data: bytes) -> None:
+        self.step += 1
         self._digest.update(data)
         self._length += len(data)
 
