@@ -7,7 +7,9 @@ r"""`.loss.json`: the loss history, one entry per step, never archived, never re
 
 The file is valid JSON between any two appends; an append is one write over the closing bracket.
 A checkpoint vouches for a prefix: its length and SHA-256. Entries since the last good fsync stay
-in memory, and after a failed write or fsync the same bytes go to the same offsets again.
+in memory, and after a failed write or fsync the same bytes go to the same offsets again. So does
+the tail that a resume finds: the process that wrote it may have died of a failed fsync, which
+leaves pages that call themselves clean and never reached the disk.
 
 During a replay the recorded entries are witnesses: `record` compares and does not write.
 """
@@ -92,7 +94,8 @@ class LossHistory:
             clean = size == end + len(CLOSING) and os.pread(descriptor, 3, end) == CLOSING
         history = cls._writing(path, step, digest, length)
         history._recorded = recorded
-        history._unsynced_from = end
+        history._unsynced = [data for data, _ in recorded]
+        history._fault = bool(recorded)
         if not clean:
             files.write_all(history._descriptor, CLOSING, end)
             os.ftruncate(history._descriptor, end + len(CLOSING))
@@ -150,9 +153,8 @@ class LossHistory:
         except OSError:
             self._fault = True
             raise
-        if self._unsynced:
-            self._unsynced.clear()
-            self._unsynced_from = self._length
+        self._unsynced_from += sum(map(len, self._unsynced))
+        self._unsynced.clear()
 
     def close(self) -> None:
         """Close the file; what is not synced is left to the operating system."""
