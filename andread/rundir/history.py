@@ -97,9 +97,13 @@ class LossHistory:
         history._unsynced = [data for data, _ in recorded]
         history._fault = bool(recorded)
         if not clean:
-            files.write_all(history._descriptor, CLOSING, end)
-            os.ftruncate(history._descriptor, end + len(CLOSING))
-            os.fsync(history._descriptor)
+            try:
+                files.write_all(history._descriptor, CLOSING, end)
+                os.ftruncate(history._descriptor, end + len(CLOSING))
+                os.fsync(history._descriptor)
+            except OSError:
+                history.close()
+                raise
         return history, 0 if clean else max(0, size - end)
 
     @classmethod
@@ -234,9 +238,9 @@ def prefix_sha256(path: Path, length: int) -> str | None:
 def end_of_step(path: Path, step: int) -> int | None:
     """Return the offset behind the entry of `step`, None if there is no such entry."""
     offset = 0
-    if step == 0:
-        return len(OPENING)
     with files.opened(path) as descriptor, os.fdopen(os.dup(descriptor), "rb") as stream:
+        if step == 0:
+            return len(OPENING) if stream.read(len(OPENING)) == OPENING else None
         for line in stream:
             body = line.rstrip(SEPARATOR)
             entry = _entry(body)
@@ -265,7 +269,7 @@ def tail(path: Path, count: int) -> list[dict[str, Any]]:
                 lines = os.pread(descriptor, size - start, start).split(b"\n")
                 entries = [e for line in lines if (e := _entry(line.rstrip(b","))) and "step" in e]
                 if len(entries) >= count or start == 0:
-                    return entries[-count:]
+                    return entries[max(0, len(entries) - count) :]
                 span *= 4
     except FileNotFoundError:
         return []
