@@ -118,7 +118,7 @@ class Auditor:
         if not self._engine.can_generate:
             return []
         longest = max(1, self._settings.model.context // 2)
-        encoded = (self._tokenizer.encode(text) for text in self._settings.audit.prompts)
+        encoded = self._tokenizer.encode(self._settings.audit.prompts)
         return [Prompt(tuple(tokens[-longest:]), "") for tokens in encoded if tokens]
 
     def _validation_prompts(self) -> list[Prompt]:

@@ -88,7 +88,7 @@ def assemble(
         run, settings, engine, curriculum, history, watch, reporter, data, last
     )
     _answer_what_is_left(run, reporter)
-    tokenizer = Tokenizer.load(run.tokenizer)
+    tokenizer = Tokenizer.load(run.tokenizer, settings.tokenizer.separator)
     trainer = Trainer(
         run,
         settings,
