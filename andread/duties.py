@@ -50,7 +50,7 @@ class Progress:
 class Reporter(Protocol):
     """Who is told. No report may fail the run: implementations swallow what goes wrong."""
 
-    def event(self, kind: str, **fields: Any) -> None:
+    def event(self, kind: str, /, **fields: Any) -> None:
         """Record something that happened."""
 
     def progress(self, progress: Progress) -> None:

@@ -48,7 +48,7 @@ class DaemonReporter:
         self._mutex = threading.Lock()
         self._describe()
 
-    def event(self, kind: str, **fields: Any) -> None:
+    def event(self, kind: str, /, **fields: Any) -> None:
         """Append an event to the run's and show it."""
         try:
             events.emit(self._run.events, kind, **fields)
