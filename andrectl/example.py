@@ -4,9 +4,9 @@
     corpus/docstrings.jsonl       a line a module: {"module": …, "text": its docstrings}
     corpus/prose/TOPIC.txt        the language reference that `help()` shows, the licence, …
 
-A docstring that stands verbatim in the code all the same (in a comment, in a string), or is so short
-that it might, is left out of the docstrings: so training on code gives none of their validation
-split away.
+A docstring that stands verbatim in the code all the same (in a comment, in a string), or is so
+short that it might, is left out of the docstrings: so training on code gives none of their
+validation split away.
 """
 
 from __future__ import annotations
@@ -24,8 +24,19 @@ from typing import Any, Final
 import orjson
 
 _LEFT_OUT: Final = frozenset(
-    "__pycache__ idlelib lib2to3 lib-dynload pydoc_data site-packages dist-packages test tests "
-    "idle_test turtledemo".split()
+    [
+        "__pycache__",
+        "idlelib",
+        "lib2to3",
+        "lib-dynload",
+        "pydoc_data",
+        "site-packages",
+        "dist-packages",
+        "test",
+        "tests",
+        "idle_test",
+        "turtledemo",
+    ]
 )
 """Folders of the standard library that are tests, data, or not its own."""
 
