@@ -1,0 +1,1 @@
+"""andrectl: the tool that steers a training run. Loads neither torch nor andread's heavy rooms."""
