@@ -6,6 +6,8 @@ Imports neither torch nor click nor systemd. Each module owns one noun:
     errors      the exit codes and the tree of errors
     tables      strict reading of TOML and JSON tables into dataclasses
     settings    run.toml
+    policy      policy.json
+    feasibility whether a policy can be obeyed
     files       the only way to write here: atomic, durable
     lock        who owns the run
     checkpoint  the .bin file and which one is the newest valid

@@ -52,6 +52,9 @@ class RunSettings:
     keep_every: int = setting(0, check=NOT_NEGATIVE)
     """Retention: checkpoints at multiples of this many steps stay as well; 0 means none."""
 
+    log_every: int = setting(10, check=POSITIVE)
+    """Steps between progress lines in a log; on a terminal every step has its line."""
+
 
 @dataclass(frozen=True)
 class ModelSettings:

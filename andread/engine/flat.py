@@ -1,0 +1,152 @@
+"""The engine on one device: the model's parameters in a flat store, one fused optimizer call."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from andread.engine import environment
+from andread.engine.interface import StepResult, Tokens
+from andread.engine.model import build
+from andread.engine.optimizer import LossScaler, Optimizer
+from andread.engine.store import FlatStore
+from andread.rundir import checkpoint
+from andread.rundir.companion import Companion
+from andread.rundir.settings import Settings
+
+_DTYPES: Final = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class FlatEngine:
+    """See `interface.Engine`."""
+
+    def __init__(self, settings: Settings, device: torch.device, threads: int) -> None:
+        self.settings = settings
+        self.device = device
+        precision = environment.resolve_precision(settings.engine.precision, device)
+        self._dtype = _DTYPES[precision]
+        self.model = build(settings.model, settings.run.seed).to(device)
+        self.store = FlatStore(self.model, device)
+        self.n_params = self.store.n_params
+        self._scaler = LossScaler(device, enabled=precision == "fp16")
+        self._optimizer = Optimizer(self.store, settings.optimizer, self._scaler)
+        self._forward: nn.Module = self.model
+        if settings.engine.compile:
+            self._forward = torch.compile(self.model)  # type: ignore[assignment]
+        self._micro_batch = settings.engine.micro_batch or settings.optimizer.batch
+        self.can_generate = hasattr(self.model, "logits") and hasattr(self.model, "new_cache")
+        self.environment = environment.describe(device, precision, threads, settings.engine)
+
+    def step(self, windows: Tokens, step: int, lr: float) -> _FlatStep:
+        """Train on one batch; see `interface.Engine.step`."""
+        batch = torch.from_numpy(windows).to(self.device, non_blocking=True)
+        self.store.gradients.zero_()
+        parts = []
+        scale = self._scaler.scale
+        for micro in torch.split(batch, self._micro_batch):
+            with self._autocast():
+                losses = self._forward(micro[:, :-1], micro[:, 1:])
+            (losses.sum() * (scale / len(batch))).backward()
+            parts.append(losses.detach())
+        losses = torch.cat(parts)
+        loss = losses.mean()
+        norm, found_inf = self._optimizer.apply(step, lr, loss)
+        return _FlatStep(torch.cat([torch.stack([loss, norm, found_inf, scale]), losses]))
+
+    @torch.no_grad()
+    def evaluate(self, windows: Tokens) -> list[float]:
+        """Return the loss of each window; see `interface.Engine.evaluate`."""
+        losses: list[float] = []
+        for micro in torch.split(torch.from_numpy(windows), self._micro_batch):
+            moved = micro.to(self.device)
+            with self._autocast():
+                losses += self.model(moved[:, :-1], moved[:, 1:]).tolist()
+        return losses
+
+    def generation(self, prompt: Sequence[int]) -> _FlatGeneration:
+        """Begin a generation; see `interface.Engine.generation`."""
+        return _FlatGeneration(self, prompt)
+
+    def snapshot(self, step: int) -> _FlatSnapshot:
+        """Return the state after `step`; see `interface.Engine.snapshot`."""
+        return _FlatSnapshot(self.store, step)
+
+    def load(self, path: Path, companion: Companion) -> str:
+        """Read a checkpoint; see `interface.Engine.load`."""
+        on_host = [
+            region if region.device.type == "cpu" else torch.empty_like(region, device="cpu")
+            for region in self.store.regions
+        ]
+        digest = checkpoint.read_image(
+            path, companion.step, self.n_params, [_bytes(region) for region in on_host]
+        )
+        for region, read in zip(self.store.regions, on_host, strict=True):
+            if read is not region:
+                region.copy_(read)
+        self._scaler.load(companion.scaler)
+        return digest
+
+    def scaler_state(self) -> dict[str, Any]:
+        """Return the loss scaler's state; see `interface.Engine.scaler_state`."""
+        return self._scaler.state()
+
+    def _autocast(self) -> contextlib.AbstractContextManager[Any]:
+        return torch.autocast(self.device.type, self._dtype, enabled=self._dtype != torch.float32)
+
+
+class _FlatStep:
+    """The numbers of a step in one tensor: loss, norm, found_inf, scale, then the losses."""
+
+    def __init__(self, packed: Tensor) -> None:
+        self._packed = packed
+
+    def read(self) -> StepResult:
+        loss, norm, found_inf, scale, *losses = self._packed.tolist()
+        applied = found_inf == 0.0
+        overflow = not applied and scale > 1.0 and loss - loss == 0.0
+        return StepResult(loss, norm, tuple(losses), applied, overflow)
+
+
+class _FlatSnapshot:
+    """The live tensors themselves: to be written out before the next step is applied."""
+
+    def __init__(self, store: FlatStore, step: int) -> None:
+        self._store = store
+        self.step = step
+
+    def image(self) -> Sequence[memoryview | bytes]:
+        header = checkpoint.pack_header(self.step, self._store.n_params)
+        return [header, *(_bytes(region.cpu()) for region in self._store.regions)]
+
+
+class _FlatGeneration:
+    """One generation on a cache of keys and values."""
+
+    def __init__(self, engine: FlatEngine, prompt: Sequence[int]) -> None:
+        self._engine = engine
+        self._cache = engine.model.new_cache(1, engine._dtype)  # type: ignore[operator]
+        self._next = list(prompt)
+
+    @torch.no_grad()
+    def candidates(self, k: int, valid: int) -> tuple[list[int], list[float]]:
+        tokens = torch.tensor([self._next], device=self._engine.device)
+        with self._engine._autocast():
+            logits: Tensor = self._engine.model.logits(tokens, self._cache)  # type: ignore[operator]
+        values, indices = logits[0, :valid].topk(min(k, valid))
+        return indices.tolist(), values.tolist()
+
+    def extend(self, token: int) -> None:
+        self._next = [token]
+
+
+def _bytes(tensor: Tensor) -> memoryview:
+    """Return the memory of a contiguous CPU tensor as writable bytes."""
+    array: NDArray[np.float32] = tensor.numpy()
+    return array.data.cast("B")
