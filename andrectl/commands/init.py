@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from andread.rundir import files, settings
+from andread.rundir import files, policy, settings
 from andread.rundir.errors import ExistsError, MissingError, UsageError
 from andread.rundir.layout import RunDirectory
 from andread.rundir.settings import PRESETS, SOURCE_FORMATS, Settings
@@ -89,9 +89,9 @@ def command(
     _assign(given, text_keys, "text_key")
     if not given and not example:
         raise UsageError("a run needs sources", "name one with --source NAME=PATH, or --example")
-    changes = {"steps": steps, "batch": batch, "lr": lr}
+    recipe = template.RECIPES[preset]
     recipe = dataclasses.replace(
-        template.RECIPES[preset], **{key: value for key, value in changes.items() if value}
+        recipe, steps=steps or recipe.steps, batch=batch or recipe.batch, lr=lr or recipe.lr
     )
     if batch and recipe.micro_batch and batch % recipe.micro_batch:
         recipe = dataclasses.replace(recipe, micro_batch=0)
@@ -139,7 +139,7 @@ def _source(text: str) -> dict[str, Any]:
     name, value = _pair(text, "--source")
     paths = [str(Path(path).expanduser().absolute()) for path in value.split(",") if path]
     for path in paths:
-        if not Path(path).exists() and not glob.glob(path, recursive=True):
+        if not Path(path).exists() and not glob.glob(path, recursive=True):  # noqa: PTH207
             raise MissingError(f"source {name}: there is no {path}", "check the path")
     return {"name": name, "paths": paths, "format": _SUFFIXES.get(Path(paths[0]).suffix, "text")}
 
@@ -169,7 +169,6 @@ def _example(directory: Path) -> list[dict[str, Any]]:
 
 def _write_first_policy(run: RunDirectory) -> None:
     """Write policy.json: from the first step on, every source alike."""
-    policy = importlib.import_module("andread.rundir.policy")
     policy.write_policies(run.policy, [policy.Policy(begins_after=0, algorithm="uniform")])
 
 
