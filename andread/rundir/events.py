@@ -18,7 +18,7 @@ import orjson
 from andread.rundir import clock, files
 
 
-def emit(path: Path, kind: str, **fields: Any) -> dict[str, Any]:
+def emit(path: Path, kind: str, /, **fields: Any) -> dict[str, Any]:
     """Append one event to `path` and return it; raises `OSError` if that fails."""
     event = {
         "event": kind,
