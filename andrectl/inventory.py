@@ -43,8 +43,8 @@ def entry(run: RunDirectory, step: int, pins: Iterable[int]) -> Entry | None:
         with files.opened(path) as descriptor:
             return checkpoint.read_header(descriptor, path)
 
-    head = reader.attempt(path, header, None)
-    vouched = reader.attempt(beside, lambda: companion.read(beside), None)
+    head = reader.attempt(path, header)
+    vouched = reader.attempt(beside, lambda: companion.read(beside))
     problem = "; ".join(f"{item['file']}: {item['problem']}" for item in reader.damaged)
     if not problem and vouched is None:
         problem = "it has no companion"

@@ -27,27 +27,37 @@ class Reader:
         """Remember that the file at `path` has `problem`."""
         self.damaged.append({"file": path.name, "problem": problem.replace(f"{path} ", "", 1)})
 
-    def attempt(self, path: Path, read: Callable[[], T], otherwise: T) -> T:
-        """Return `read()`, or `otherwise` if the file at `path` is missing or damaged."""
+    def attempt(self, path: Path, read: Callable[[], T]) -> T | None:
+        """Return `read()`, None if the file at `path` is missing or damaged."""
         try:
             return read()
         except FileNotFoundError:
-            return otherwise
+            return None
         except AndreadError as error:
             self.blame(path, error.message)
         except OSError as error:
             self.blame(path, from_os_error(error, "reading").message)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             self.blame(path, f"is not what it should be ({error})")
-        return otherwise
+        return None
 
     def table(self, path: Path) -> Table:
         """Return the JSON object in the file at `path`, an empty one if there is none."""
-        value: Any = self.attempt(path, lambda: files.read_json(path), {})
+        value = self.attempt(path, lambda: files.read_json(path))
+        if value is None:
+            return {}
         if not isinstance(value, dict):
             self.blame(path, "is not a JSON object")
             return {}
         return value
+
+
+def file_size(path: Path) -> int:
+    """Return the size of the file at `path` in bytes, 0 if it is not there."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def number(value: Any) -> float | None:

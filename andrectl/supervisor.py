@@ -20,7 +20,7 @@ from typing import Any, Final
 from andread.rundir import clock, events, lock, presence
 from andread.rundir.errors import OS_FAULT, STOPPED, AndreadError, BusyError
 from andread.rundir.layout import RunDirectory
-from andrectl import render
+from andrectl import loose, render
 
 POLL: Final = 0.1
 _LOG_LINES: Final = 20
@@ -39,14 +39,6 @@ class DaemonEnded(AndreadError):  # noqa: N818 - told with the daemon's own exit
     def __init__(self, message: str, hint: str, exit_code: int) -> None:
         super().__init__(message, hint)
         self.exit_code = exit_code  # type: ignore[misc]
-
-
-def size(path: Path) -> int:
-    """Return the size of `path` in bytes, 0 if it is not there."""
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return 0
 
 
 def command(run: RunDirectory, options: Sequence[str]) -> list[str]:
@@ -89,7 +81,7 @@ def start(run: RunDirectory, options: Sequence[str]) -> Event:
     event instead. Raises `BusyError` if the run has a daemon, `DaemonEnded` if this one failed.
     """
     refuse_if_running(run)
-    events_from, log_from = size(run.events), size(run.log)
+    events_from, log_from = loose.file_size(run.events), loose.file_size(run.log)
     with run.log.open("ab") as log, _usr1_blocked():
         process = subprocess.Popen(
             command(run, options),
@@ -105,6 +97,7 @@ def start(run: RunDirectory, options: Sequence[str]) -> Event:
         said = list(events.read(run.events, events_from))
         for event in said:
             if event["event"] == "started" and event.get("pid") == process.pid:
+                process.returncode = 0  # it is detached now: nothing here waits for it any more
                 return event
         if ended:
             return _ended_early(run, process.returncode, said, log_from)
@@ -131,7 +124,7 @@ def log_lines(path: Path, offset: int, count: int = _LOG_LINES) -> list[str]:
     """Return the last `count` lines that the log has got from `offset` on."""
     try:
         with path.open("rb") as stream:
-            stream.seek(max(offset, size(path) - (64 << 10)))
+            stream.seek(max(offset, loose.file_size(path) - (64 << 10)))
             return stream.read().decode(errors="replace").splitlines()[-count:]
     except FileNotFoundError:
         return []
@@ -151,7 +144,7 @@ def stop(run: RunDirectory, timeout: float | None) -> Stopped | None:
 
     Raises `BusyError` after `timeout` seconds (None: never), while it goes on stopping.
     """
-    events_from = size(run.events)
+    events_from = loose.file_size(run.events)
     pid = lock.signal_holder(run.lock, signal.SIGTERM)
     if pid is None:
         return None

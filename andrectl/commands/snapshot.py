@@ -15,7 +15,7 @@ from andread.rundir.errors import BusyError
 from andread.rundir.layout import RunDirectory
 from andread.rundir.presence import Presence
 from andread.rundir.requests import Request
-from andrectl import render, supervisor
+from andrectl import loose, render, supervisor
 
 _LIFE = 24 * 3600.0
 """Seconds that a request lives when nothing limits the wait."""
@@ -87,7 +87,7 @@ def _owner(run: RunDirectory) -> Presence:
 
 def _acknowledged(run: RunDirectory, request: Request, timeout: float | None) -> supervisor.Event:
     """Place `request`, signal, and return the acknowledgement."""
-    offset = supervisor.size(run.events)
+    offset = loose.file_size(run.events)
     found: list[supervisor.Event] = []
     with _placed(run, request):
         pid = lock.signal_holder(run.lock, signal.SIGUSR1)
