@@ -71,9 +71,10 @@ class Mixer:
         self._bandit = Bandit(states, policy.bandit)
         self._epochs = epochs
         check(policy, self.names)
-        steps = (step + 1, step + 2)
-        fixed = [tuple(p) for p in pending] or [self._mix(step)[0] for step in steps]
-        self._probabilities = dict(zip(steps, fixed, strict=True))
+        fresh = {later: self._mix(later) for later in (step + 1, step + 2)}
+        self._shared = fresh[step + 2][1]
+        fixed = [tuple(p) for p in pending] or [mixed for mixed, _ in fresh.values()]
+        self._probabilities = dict(zip(fresh, fixed, strict=True))
 
     def probabilities(self, step: int) -> tuple[float, ...]:
         """Return each arm's share of the pulls of `step`: one or two after the last observed."""
@@ -105,19 +106,26 @@ class Mixer:
             raise ValueError(f"{len(epochs)} epochs for {len(self.arms)} arms")
         if losses is not None:
             self._bandit.observe(pulled, losses)
-        sunk, shared = set(self._sunk()), self._mix(step + 1)[1]
+        sunk, shared = self.sunk, self._shared
         self.step, self._epochs = step, [float(value) for value in epochs]
-        mixed, shares = self._mix(step + 2)
+        mixed, self._shared = self._mix(step + 2)
         self._probabilities = {step + 1: self._probabilities[step + 1], step + 2: mixed}
         events: list[Event] = [
-            {"event": "sunk", "step": step, "arm": self.names[place], "epochs": epochs[place]}
-            for place in self._sunk()
-            if place not in sunk
+            {"event": "sunk", "step": step, "arm": name, "epochs": value}
+            for name, value in zip(self.names, self._epochs, strict=True)
+            if name in self.sunk and name not in sunk
         ]
-        if shares and not shared:
-            names = [self.names[place] for place in self._sunk()]
-            events.append({"event": "remainder", "step": step, "arms": names})
+        if self._shared and not shared:
+            events.append({"event": "remainder", "step": step, "arms": list(self.sunk)})
         return events
+
+    @property
+    def sunk(self) -> tuple[str, ...]:
+        """Return the arms that were read more than `max_epochs` times over."""
+        limit = self.policy.max_epochs or math.inf
+        return tuple(
+            name for name, value in zip(self.names, self._epochs, strict=True) if value > limit
+        )
 
     def record(self) -> dict[str, Any]:
         """Return the state through the last observed step, for JSON, exactly."""
@@ -194,35 +202,28 @@ class Mixer:
             case _:
                 return [1.0] * len(self.arms)
 
-    def _sunk(self) -> list[int]:
-        """Return the places of the arms that were read more than `max_epochs` times over."""
-        limit = self.policy.max_epochs or math.inf
-        return [place for place, epochs in enumerate(self._epochs) if epochs > limit]
-
     def _mix(self, step: int) -> tuple[tuple[float, ...], bool]:
         """Return the probabilities of `step` by the state so far.
 
         The second value tells whether sunk arms get more than their floors, because the others
         cannot reach 1 within their caps.
         """
-        live = [self.names.index(name) for name in self.policy.live(step, self.names)]
-        sunk = set(self._sunk()).intersection(live)
-        floors = {place: self.policy.floors.get(self.names[place], 0.0) for place in live}
-        caps = {place: self.policy.caps.get(self.names[place], 1.0) for place in live}
-        reach = math.fsum(floors[place] if place in sunk else caps[place] for place in live)
+        live = self.policy.live(step, self.names)
+        sunk = set(self.sunk).intersection(live)
+        floors = {name: self.policy.floors.get(name, 0.0) for name in live}
+        caps = {name: self.policy.caps.get(name, 1.0) for name in live}
+        reach = math.fsum(floors[name] if name in sunk else caps[name] for name in live)
         shared = bool(sunk) and reach < 1.0
         if shared:
-            floors.update({place: caps[place] for place in live if place not in sunk})
+            floors.update({name: caps[name] for name in live if name not in sunk})
         else:
-            caps.update({place: floors[place] for place in sunk})
-        weights = self._weights()
+            caps.update({name: floors[name] for name in sunk})
+        weights = dict(zip(self.names, self._weights(), strict=True))
         shares = project(
-            [weights[place] for place in live], list(floors.values()), list(caps.values())
+            [weights[name] for name in live], list(floors.values()), list(caps.values())
         )
-        mixed = [0.0] * len(self.arms)
-        for place, share in zip(live, shares, strict=True):
-            mixed[place] = share
-        return tuple(mixed), shared
+        share = dict(zip(live, shares, strict=True))
+        return tuple(share.get(name, 0.0) for name in self.names), shared
 
 
 def make_mixer(
@@ -274,23 +275,27 @@ def _restore(
     newcomers = [name for name in names if name not in known]
     weights = [known[name].weight for name in names if name in known]
     fresh = math.fsum(weights) / len(weights) if weights else 1.0 / len(arms)
-    changed = set(names) != set(known)
+    pending = []
+    if set(names) == set(known):
+        pending = [[table[name] for name in names] for table in record["probabilities"]]
+        if not all(abs(math.fsum(shares) - 1) < 1e-9 and min(shares) >= 0 for shares in pending):
+            raise ValueError("pending probabilities do not sum to 1")
     mixer = Mixer(
         policy,
         arms,
-        record["step"],
+        int(record["step"]),
         [known.get(name) or ArmState(weight=fresh) for name in names],
         [epochs.get(name, 0.0) for name in names],
         zombies,
         newcomers,
-        () if changed else [[table[name] for name in names] for table in record["probabilities"]],
+        pending,
     )
     return mixer, mixer.zombies
 
 
 def _arm_state(table: Mapping[str, Any]) -> ArmState:
     """Return the state that `record` wrote; `ValueError` for numbers that cannot be."""
-    state = ArmState(**{key: value for key, value in table.items() if key != "epochs"})
+    state = ArmState(*(table[field.name] for field in dataclasses.fields(ArmState)))
     if not all(math.isfinite(value) for value in dataclasses.astuple(state)) or state.count < 1:
         raise ValueError(f"impossible numbers: {dict(table)}")
     return state

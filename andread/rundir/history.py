@@ -7,7 +7,9 @@ r"""`.loss.json`: the loss history, one entry per step, never archived, never re
 
 The file is valid JSON between any two appends; an append is one write over the closing bracket.
 A checkpoint vouches for a prefix: its length and SHA-256. Entries since the last good fsync stay
-in memory, and after a failed write or fsync the same bytes go to the same offsets again.
+in memory, and after a failed write or fsync the same bytes go to the same offsets again. So does
+the tail that a resume finds: the process that wrote it may have died of a failed fsync, which
+leaves pages that call themselves clean and never reached the disk.
 
 During a replay the recorded entries are witnesses: `record` compares and does not write.
 """
@@ -92,11 +94,16 @@ class LossHistory:
             clean = size == end + len(CLOSING) and os.pread(descriptor, 3, end) == CLOSING
         history = cls._writing(path, step, digest, length)
         history._recorded = recorded
-        history._unsynced_from = end
+        history._unsynced = [data for data, _ in recorded]
+        history._fault = bool(recorded)
         if not clean:
-            files.write_all(history._descriptor, CLOSING, end)
-            os.ftruncate(history._descriptor, end + len(CLOSING))
-            os.fsync(history._descriptor)
+            try:
+                files.write_all(history._descriptor, CLOSING, end)
+                os.ftruncate(history._descriptor, end + len(CLOSING))
+                os.fsync(history._descriptor)
+            except OSError:
+                history.close()
+                raise
         return history, 0 if clean else max(0, size - end)
 
     @classmethod
@@ -127,7 +134,6 @@ class LossHistory:
         entry is then kept and written again by the next `record` or `sync`.
         """
         assert entry["step"] == self.step + 1, "one entry per step, in order"
-        self.step += 1
         if self._recorded:
             data, recorded = self._recorded.popleft()
             self._advance(data)
@@ -151,9 +157,8 @@ class LossHistory:
         except OSError:
             self._fault = True
             raise
-        if self._unsynced:
-            self._unsynced.clear()
-            self._unsynced_from = self._length
+        self._unsynced_from += sum(map(len, self._unsynced))
+        self._unsynced.clear()
 
     def close(self) -> None:
         """Close the file; what is not synced is left to the operating system."""
@@ -162,6 +167,7 @@ class LossHistory:
             self._descriptor = -1
 
     def _advance(self, data: bytes) -> None:
+        self.step += 1
         self._digest.update(data)
         self._length += len(data)
 
@@ -232,9 +238,9 @@ def prefix_sha256(path: Path, length: int) -> str | None:
 def end_of_step(path: Path, step: int) -> int | None:
     """Return the offset behind the entry of `step`, None if there is no such entry."""
     offset = 0
-    if step == 0:
-        return len(OPENING)
     with files.opened(path) as descriptor, os.fdopen(os.dup(descriptor), "rb") as stream:
+        if step == 0:
+            return len(OPENING) if stream.read(len(OPENING)) == OPENING else None
         for line in stream:
             body = line.rstrip(SEPARATOR)
             entry = _entry(body)
@@ -263,7 +269,7 @@ def tail(path: Path, count: int) -> list[dict[str, Any]]:
                 lines = os.pread(descriptor, size - start, start).split(b"\n")
                 entries = [e for line in lines if (e := _entry(line.rstrip(b","))) and "step" in e]
                 if len(entries) >= count or start == 0:
-                    return entries[-count:]
+                    return entries[max(0, len(entries) - count) :]
                 span *= 4
     except FileNotFoundError:
         return []

@@ -3,7 +3,8 @@
     run.toml                what the run is; written by a person or `andrectl init`
     policy.json             list of policies by step
     tokenizer.json          the run's tokenizer
-    data/                   NAME.train.bin, NAME.validation.bin and NAME.json for each source
+    data/                   NAME.train.bin, NAME.validation.bin and NAME.json for each source;
+                            NAME.*.partial while they are being prepared
     step_NNNNNN.bin         a checkpoint: exactly 8 + 12n bytes; six digits or more
     step_NNNNNN.json        its companion
     .loss.json              the loss history: one entry per step, never archived or rewritten
@@ -41,6 +42,7 @@ class RunDirectory:
         self.policy = self.path / "policy.json"
         self.tokenizer = self.path / "tokenizer.json"
         self.data = self.path / "data"
+        self.data_lock = self.data / ".lock"
         self.history = self.path / ".loss.json"
         self.samples = self.path / ".samples.json"
         self.state = self.path / ".state.json"
@@ -83,6 +85,10 @@ class RunDirectory:
     def manifest(self, source: str) -> Path:
         """Return the fingerprint and counts of the tokens of `source`."""
         return self.data / f"{source}.json"
+
+    def partial(self, source: str, kind: str) -> Path:
+        """Return a file of an unfinished preparation; `kind` is a split, or "journal"."""
+        return self.data / f"{source}.{kind}.partial"
 
     def checkpoint_steps(self) -> list[int]:
         """Return the steps that have a checkpoint file, in rising order, as numbers."""

@@ -49,13 +49,13 @@ class BanditSettings:
     """Pulls over which the fast one does; progress is slow minus fast."""
     clip: float = setting(3.0, check=POSITIVE)
     """A reward is at most this many standard errors."""
-    discount: float = setting(0.99, check=_RATE)
+    discount: float = setting(0.97, check=_RATE)
     """What a past reward keeps of its weight from one step to the next."""
     exploration: float = setting(0.5, check=NOT_NEGATIVE)
     """Multiplies the upper confidence bound's bonus for arms seldom pulled."""
     temperature: float = setting(2.0, check=POSITIVE)
     """Scores are divided by this before the softmax; higher is nearer to uniform."""
-    smoothing: float = setting(0.02, check=_RATE)
+    smoothing: float = setting(0.05, check=_RATE)
     """How far the weights move towards the softmax in one step; 1 follows it at once."""
 
 

@@ -73,6 +73,22 @@ def newest_valid(
     )
 
 
+def newest_companion(run: RunDirectory) -> Companion | None:
+    """Return the companion of the newest checkpoint that has a readable one, unverified.
+
+    It tells what the run was before an engine is built to read the checkpoint itself.
+    """
+    try:
+        for step in reversed(run.checkpoint_steps()):
+            try:
+                return companion.read(run.companion(step))
+            except (FileNotFoundError, DataError):
+                continue
+    except OSError as error:
+        raise from_os_error(error, "reading the newest companion") from error
+    return None
+
+
 def _candidate(run: RunDirectory, step: int, n_params: int, reader: Reader) -> Companion:
     """Return the companion of the valid checkpoint of `step`, or raise `InvalidCheckpoint`."""
     path = run.checkpoint(step)

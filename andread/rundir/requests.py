@@ -77,6 +77,15 @@ def take(run: RunDirectory, own: ProcessIdentity) -> tuple[list[Request], dict[s
     return lawful, void
 
 
+def wants_pin(run: RunDirectory, request_id: str) -> bool:
+    """Tell whether the request file is still there and asks for a pin."""
+    try:
+        content = files.read_json(run.request(request_id), 1 << 16)
+    except (AndreadError, FileNotFoundError):
+        return False
+    return isinstance(content, dict) and content.get("pin") is True
+
+
 def discard(run: RunDirectory, request_id: str) -> None:
     """Remove a request that was served or refused."""
     files.remove(run.request(request_id))

@@ -85,6 +85,9 @@ WORLDS = {
     "late bloomers": World(
         (Curve(), Curve(), *(Curve(height=3, scale=800, decay=1, plateau=4000),) * 2), transfer=0.1
     ),
+    "small teacher": World(
+        (EXHAUSTED, EXHAUSTED, NOISE, dataclasses.replace(TEACHING, windows=200)), transfer=0.05
+    ),
     "one small": World((Curve(),) * 3 + (dataclasses.replace(Curve(), windows=200),)),
 }
 
@@ -120,15 +123,16 @@ def simulate(world: World, policy: Policy, seed: int, steps: int = 600, batch: i
             early = list(pulls)
         pulled = [mixer.draw(step, slot, stream) for slot in range(batch)]
         losses = [curves[i].loss(training[i]) + noise[i].gauss(0, curves[i].noise) for i in pulled]
-        for i in pulled:
-            worth = math.exp(-(pulls[i] // curves[i].windows) / REPEATS)
-            pulls[i] += 1
-            training[i] += worth
-            if curves[i].teaches:
-                for j, curve in enumerate(curves):
-                    if j != i and curve.teaches:
-                        training[j] += world.transfer * worth
-        mixer.observe(step, pulled, losses, [p / c.windows for p, c in zip(pulls, curves)])  # noqa: B905
+        counts = [pulled.count(i) for i in range(len(curves))]
+        gains = [
+            n * math.exp(-(pulls[i] // curves[i].windows) / REPEATS) for i, n in enumerate(counts)
+        ]
+        taught = sum(g for g, curve in zip(gains, curves, strict=True) if curve.teaches)
+        for i, curve in enumerate(curves):
+            shared = world.transfer * (taught - gains[i]) if curve.teaches else 0.0
+            training[i] += gains[i] + shared
+            pulls[i] += counts[i]
+        mixer.observe(step, pulled, losses, [pulls[i] / c.windows for i, c in enumerate(curves)])
     validation = [
         curve.loss(value if curve.teaches else 0.0)
         for curve, value in zip(curves, training, strict=True)

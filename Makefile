@@ -1,0 +1,77 @@
+# Two commands do everything on a fresh Debian or Ubuntu machine: `make run` and `make test`.
+
+VENV ?= .venv
+PYTHON ?= python3
+RUN ?= run
+PIP_FLAGS ?=
+
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+AS_ROOT := $(shell [ "$$(id -u)" = 0 ] || echo sudo -n)
+APT := $(AS_ROOT) env DEBIAN_FRONTEND=noninteractive apt-get -qq
+
+.PHONY: help install run test quick lint types format clean
+
+help:  ## show this list
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 18
+
+install: $(STAMP)  ## a virtual environment with andread in it
+
+$(STAMP): pyproject.toml constraints.txt
+	@echo "== installing into $(VENV)"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "andread needs Python 3.11 or newer; say which one with PYTHON=..."; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null \
+	  || { echo "== apt-get install python3-venv"; $(APT) update && $(APT) install -y python3-venv; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@pkg-config --exists libsystemd 2>/dev/null && command -v cc >/dev/null \
+	  || { echo "== apt-get install libsystemd-dev pkg-config gcc python3-dev (for systemd-python)"; \
+	       $(APT) update && $(APT) install -y libsystemd-dev pkg-config gcc python3-dev; } \
+	  || echo "== could not: going on without systemd-python"
+	@echo "== pip install (torch is large: this takes minutes the first time)"
+	@if pkg-config --exists libsystemd 2>/dev/null && $(BIN)/python -m pip install -q \
+	    --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt -e '.[test]'; then :; else \
+	  echo "== without systemd-python: no readiness, status or watchdog under systemd;"; \
+	  echo "   training, checkpoints and andrectl work alike"; \
+	  $(BIN)/python -c 'import tomllib; p = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
+	    print(*(d for d in p["dependencies"] + p["optional-dependencies"]["test"] \
+	    if "systemd" not in d), sep="\n")' > $(VENV)/requirements.txt && \
+	  $(BIN)/python -m pip install -q --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt \
+	    -r $(VENV)/requirements.txt && \
+	  $(BIN)/python -m pip install -q --disable-pip-version-check $(PIP_FLAGS) --no-deps -e .; fi
+	@touch $@
+
+run: $(STAMP)  ## train andrea-nano on real text in $(RUN): minutes on a CPU
+	@test -f $(RUN)/run.toml || $(BIN)/andrectl init $(RUN) --example --preset andrea-nano --steps 300
+	@$(BIN)/andrectl --run $(RUN) prepare
+	@$(BIN)/andread --run $(RUN)
+	@$(BIN)/andrectl --run $(RUN) status || [ $$? = 3 ]
+	@echo
+	@echo "Try next (. $(BIN)/activate; export ANDREAD_RUN=$(RUN)):"
+	@echo "  andrectl samples              what the model wrote at each audit"
+	@echo "  andrectl checkpoints          what can be resumed from"
+	@echo "  raise steps in $(RUN)/run.toml, then"
+	@echo "  andrectl start                go on in the background"
+	@echo "  andrectl status --watch       watch it"
+	@echo "  andrectl snapshot             a checkpoint now, acknowledged once durable"
+	@echo "  andrectl stop                 checkpoint and stop; start resumes bit for bit"
+
+test: lint types  ## everything: lint, types, all tests
+	$(BIN)/python -m pytest
+
+quick: lint types  ## lint, types, and the tests that take no real processes
+	$(BIN)/python -m pytest -m "not slow"
+
+lint: $(STAMP)  ## ruff
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(STAMP)  ## mypy, strict
+	$(BIN)/mypy
+
+format: $(STAMP)  ## let ruff format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:  ## remove the virtual environment and caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

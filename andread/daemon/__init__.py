@@ -1,0 +1,1 @@
+"""The daemon: signals, systemd, logging, wiring and exit codes around the trainer."""

@@ -1,0 +1,169 @@
+"""The daemon's reporter: events to the run directory, progress to stderr, presence to the lock.
+
+On a terminal every step has its line; otherwise stderr carries one JSON object a line, each event
+and every `log_every`-th step. Nothing here may fail the run: a full disk or a closed terminal
+costs the report, and raises an alarm where one can still be seen.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+from typing import Any, TextIO
+
+import orjson
+
+from andread.daemon.notify import notify
+from andread.duties import Progress
+from andread.rundir import clock, events
+from andread.rundir.clock import ProcessIdentity
+from andread.rundir.errors import AndreadError
+from andread.rundir.layout import RunDirectory
+from andread.rundir.lock import RunLock
+
+_LOUD = {"fault", "rejected", "history_fault", "diverged", "replay", "zombie", "spike"}
+
+
+class DaemonReporter:
+    """See `duties.Reporter`."""
+
+    def __init__(
+        self, run: RunDirectory, lock: RunLock, supervisor: dict[str, Any], log_every: int = 1
+    ) -> None:
+        self._run = run
+        self._lock = lock
+        self._stream: TextIO = sys.stderr
+        self._watched = self._stream.isatty()
+        self.log_every = log_every
+        own = ProcessIdentity.own()
+        self._presence: dict[str, Any] = {
+            "pid": own.pid,
+            "boot": own.boot,
+            "ticks": own.ticks,
+            "phase": "starting",
+            "supervisor": supervisor,
+        }
+        self._alarms: dict[str, str] = {}
+        self._mutex = threading.Lock()
+        self._describe()
+
+    def event(self, kind: str, /, **fields: Any) -> None:
+        """Append an event to the run's and show it."""
+        try:
+            events.emit(self._run.events, kind, **fields)
+        except (OSError, AndreadError) as error:
+            self._alarms["events"] = f"an event could not be recorded: {error}"
+            self._describe()
+        self._show(kind, fields)
+
+    def progress(self, progress: Progress) -> None:
+        """Show a finished step and put it into the lock's content."""
+        self._describe(
+            step=progress.step,
+            steps=progress.steps,
+            loss=progress.loss,
+            steps_per_minute=progress.steps_per_minute,
+        )
+        if self._watched:
+            self._print(progress_line(progress))
+        elif progress.step % self.log_every == 0 or progress.step == progress.steps:
+            self._print_json(
+                "step",
+                {
+                    "step": progress.step,
+                    "loss": progress.loss,
+                    "lr": progress.lr,
+                    "grad_norm": progress.grad_norm,
+                    "seconds": round(progress.seconds, 4),
+                },
+            )
+        loss = "-" if progress.loss is None else f"{progress.loss:.4f}"
+        notify(
+            f"STATUS=step {progress.step} of {progress.steps}, loss {loss}, "
+            f"{progress.steps_per_minute or 0:.1f} steps/min"
+        )
+
+    def phase(self, phase: str, waiting: str = "") -> None:
+        """Put the phase into the lock's content."""
+        if (phase, waiting) != (self._presence.get("phase"), self._presence.get("waiting", "")):
+            self._describe(phase=phase, waiting=waiting)
+
+    def tell(self, **fields: Any) -> None:
+        """Put other facts into the lock's content."""
+        self._describe(**fields)
+
+    def alarm(self, what: str, detail: str) -> None:
+        """Raise an alarm: in the lock's content and, once, as an event."""
+        if self._alarms.get(what) != detail:
+            self._alarms[what] = detail
+            self._describe()
+            self.event("fault", what=what, detail=detail)
+
+    def healed(self, what: str) -> None:
+        """Clear an alarm."""
+        if self._alarms.pop(what, None) is not None:
+            self._describe()
+            self.event("healed", what=what)
+
+    def say(self, text: str) -> None:
+        """Tell whoever watches, in words."""
+        if self._watched:
+            self._print(text)
+        else:
+            self._print_json("note", {"text": text})
+
+    def _describe(self, **fields: Any) -> None:
+        with self._mutex:
+            alarm = "; ".join(self._alarms.values())
+            self._presence |= {**fields, "alarm": alarm, "up": round(clock.boot_seconds(), 3)}
+            self._lock.describe(self._presence)
+
+    def _show(self, kind: str, fields: dict[str, Any]) -> None:
+        if not self._watched:
+            self._print_json(kind, fields)
+            return
+        told = "  ".join(f"{key} {_brief(value)}" for key, value in fields.items())
+        self._print(
+            f"{'!!' if kind in _LOUD and not _harmless(kind, fields) else '--'} {kind}  {told}"
+        )
+
+    def _print_json(self, kind: str, fields: dict[str, Any]) -> None:
+        self._print(orjson.dumps({"event": kind, **fields}).decode())
+
+    def _print(self, line: str) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            self._stream.write(line + "\n")
+            self._stream.flush()
+
+
+def _harmless(kind: str, fields: dict[str, Any]) -> bool:
+    return kind == "replay" and fields.get("verdict") == "exact"
+
+
+def _brief(value: Any) -> str:
+    """Return `value` short enough for one line."""
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {_brief(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list):
+        return ", ".join(map(_brief, value))
+    if isinstance(value, str) and len(value) == 64 and " " not in value:
+        return value[:12] + "…"
+    return str(value)
+
+
+def progress_line(progress: Progress) -> str:
+    """Return the line of a step for a terminal."""
+    loss = "skipped" if progress.loss is None else f"{progress.loss:.4f}"
+    norm = "-" if progress.grad_norm is None else f"{progress.grad_norm:.3f}"
+    rate = progress.steps_per_minute
+    left = ""
+    if rate:
+        minutes, seconds = divmod(round((progress.steps - progress.step) / rate * 60), 60)
+        left = f"  {rate:.1f} steps/min  {minutes // 60}:{minutes % 60:02}:{seconds:02} left"
+    return (
+        f"{'replayed' if progress.replayed else 'step'} {progress.step}/{progress.steps}  "
+        f"loss {loss}  lr {progress.lr:.2e}  norm {norm}  {progress.seconds * 1000:.0f} ms{left}"
+    )

@@ -1,0 +1,115 @@
+"""One life of the daemon, from taking the lock to the event that says how it ended."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import sys
+import traceback
+from typing import Any, Final
+
+from andread.daemon.notify import notify
+from andread.daemon.report import DaemonReporter
+from andread.daemon.signals import Signals
+from andread.rundir import errors
+from andread.rundir.errors import AndreadError, DivergedError
+from andread.rundir.layout import RunDirectory
+from andread.rundir.lock import RunLock
+from andread.rundir.settings import read_settings
+
+LOCK_WAIT: Final = 30.0
+"""Seconds that a daemon waits for the run's lock: a pivot may hold it for a moment."""
+
+
+def serve(run: RunDirectory, signals: Signals, accept_history: bool, device: str) -> int:
+    """Train `run`; return the exit code. Raises `AndreadError` before the lock is held."""
+    faulthandler.enable()
+    with RunLock.acquire(run.lock, LOCK_WAIT, signals.stopping) as lock:
+        reporter = DaemonReporter(run, lock, supervisor())
+        signals.on_stop = lambda: _stopping(reporter)
+        why, code, detail = _live(run, signals, accept_history, device, reporter)
+        reporter.phase("stopped")
+        reporter.event("stopped", why=why, exit_code=code, **detail)
+    return code
+
+
+def _live(
+    run: RunDirectory, signals: Signals, accept_history: bool, device: str, reporter: DaemonReporter
+) -> tuple[str, int, dict[str, Any]]:
+    """Return why training ended, the exit code, and what else there is to tell."""
+    trainer = None
+    try:
+        settings = read_settings(run.settings)
+        reporter.log_every = settings.run.log_every
+        from andread.daemon import startup  # the heavy one: torch
+
+        if signals.stopping():
+            return "asked to stop while starting", errors.OK, {}
+        options = startup.Options(accept_history, device)
+        trainer = startup.assemble(run, settings, options, signals, reporter)
+        notify("READY=1")
+        if trainer is None:
+            return "asked to stop while starting", errors.OK, {}
+        outcome = trainer.train()
+        if outcome == "finished":
+            reporter.event("finished", step=trainer.step)
+        why = "finished" if outcome == "finished" else "asked to stop"
+        return why, errors.OK, {"step": trainer.step}
+    except AndreadError as error:
+        failure = error
+    except Exception as error:
+        failure = translate(error)
+    step = {"step": trainer.step} if trainer is not None else {}
+    if isinstance(failure, DivergedError):
+        reporter.event("diverged", detail=failure.message, **step)
+    reporter.say(f"andread: {failure.message}" + (f"\n  {failure.hint}" if failure.hint else ""))
+    return failure.message, failure.exit_code, {**step, "hint": failure.hint}
+
+
+def _stopping(reporter: DaemonReporter) -> None:
+    """Tell at once that a stop has been heard; runs in the thread of the signals."""
+    notify("STOPPING=1")
+    reporter.phase("stopping", "the step in flight and its checkpoint")
+    reporter.say("stopping at the next step boundary; a second Ctrl-C gives up at once")
+
+
+def supervisor() -> dict[str, Any]:
+    """Return how this process was started."""
+    if os.environ.get("ANDREAD_SUPERVISOR") == "detached":
+        return {"kind": "detached", "arguments": sys.orig_argv}
+    if os.environ.get("NOTIFY_SOCKET"):
+        return {"kind": "systemd"}
+    return {"kind": "foreground"}
+
+
+class DeviceFault(AndreadError):  # noqa: N818 - named after what happened
+    """The device or its driver failed, or is out of memory."""
+
+    exit_code = errors.OS_FAULT
+
+
+class InternalFault(AndreadError):  # noqa: N818
+    """A fault of ours."""
+
+    exit_code = errors.SOFTWARE
+
+
+def translate(error: Exception) -> AndreadError:
+    """Turn what a library raised into an error that says what to do."""
+    import torch
+
+    if isinstance(error, OSError):
+        return errors.from_os_error(error, "training")
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return DeviceFault(
+            f"out of memory: {error}", "lower [engine] micro_batch, which changes no trajectory"
+        )
+    if isinstance(error, RuntimeError) and ("CUDA" in str(error) or "cuDNN" in str(error)):
+        return DeviceFault(
+            f"the device failed: {error}", "see dmesg; the run resumes from its last checkpoint"
+        )
+    traceback.print_exception(error)
+    return InternalFault(
+        f"internal error: {type(error).__name__}: {error}",
+        "please report it with the lines above; the run resumes from its last checkpoint",
+    )

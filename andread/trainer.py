@@ -1,0 +1,266 @@
+"""The training loop. Knows no signals, no systemd, no command line.
+
+Between two steps lies a boundary, and everything that may interrupt training happens there, in
+this order: checkpoint if due, leave if asked, audit if due, next step. A checkpoint and the audit
+of the same step see the same weights.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import deque
+from typing import Any, Final
+
+from andread.audit import Auditor, Interrupted
+from andread.checkpoints import Checkpointer
+from andread.curriculum.batches import Curriculum
+from andread.duties import Control, Progress, Reporter
+from andread.engine.interface import Engine
+from andread.engine.optimizer import learning_rate
+from andread.rundir import clock, lock, samples
+from andread.rundir.errors import LastWriteError, from_os_error
+from andread.rundir.history import LossHistory, Witness
+from andread.rundir.layout import RunDirectory
+from andread.rundir.requests import Request
+from andread.rundir.settings import Settings
+from andread.watch import LossWatch, entry_loss
+
+HOLD_LIMIT: Final = 600.0
+"""Seconds that a run holds at a boundary for a pivot, at most."""
+
+_RECENT_STEPS: Final = 50
+
+
+class Trainer:
+    """Trains one run from `step` on, until it is finished or asked to stop."""
+
+    def __init__(
+        self,
+        run: RunDirectory,
+        settings: Settings,
+        engine: Engine,
+        curriculum: Curriculum,
+        history: LossHistory,
+        checkpointer: Checkpointer,
+        auditor: Auditor,
+        watch: LossWatch,
+        audits: list[dict[str, Any]],
+        control: Control,
+        reporter: Reporter,
+        same_environment: bool = True,
+    ) -> None:
+        self._run = run
+        self._settings = settings
+        self._engine = engine
+        self._curriculum = curriculum
+        self._history = history
+        self._checkpointer = checkpointer
+        self._auditor = auditor
+        self._watch = watch
+        self._audits = audits
+        self._control = control
+        self._reporter = reporter
+        self._replay = Replay(history, reporter, same_environment)
+        self._pending: tuple[Request, ...] = ()
+        self._durations: deque[float] = deque(maxlen=_RECENT_STEPS)
+        self.step = history.step
+
+    @property
+    def steps_per_minute(self) -> float | None:
+        """Return the median rate of the recent steps, None before the second one."""
+        if len(self._durations) < 2:
+            return None
+        return round(60.0 / statistics.median(self._durations), 3)
+
+    def train(self) -> str:
+        """Train; return "finished" or "stopped".
+
+        Raises `DivergedError` where the run must halt, `LastWriteError` where it ended and its
+        last checkpoint could not be written.
+        """
+        if self._control.stopping():
+            return "stopped"
+        while True:
+            stopping = self._control.stopping()
+            finished = self.step >= self._settings.run.steps
+            durable = self._checkpoint_if_due(stopping, finished)
+            if (stopping or finished) and not durable:
+                last = self._checkpointer.last
+                raise LastWriteError(
+                    f"the checkpoint of step {self.step} could not be written; the newest durable "
+                    f"one is {f'of step {last.step}' if last else 'none'}",
+                    "free space or mend the disk, then start again: the steps since are replayed",
+                )
+            if stopping:
+                return "stopped"
+            if not self._audit_if_due():
+                continue
+            if finished:
+                return "finished"
+            self._train_one_step()
+
+    def _train_one_step(self) -> None:
+        """Train one step, and record it or compare it with its record."""
+        step = self.step + 1
+        self._reporter.phase("replaying" if self._history.replaying else "training")
+        begun = time.monotonic()
+        lr = learning_rate(self._settings.optimizer, step)
+        batch = self._curriculum.draw(step)
+        result = self._engine.step(batch.windows, step, lr).read()
+        loss, norm, skipped = entry_loss(result)
+        pulls = self._curriculum.pulls(batch)
+        entry: dict[str, Any] = {"step": step, "loss": loss, "lr": lr, "grad_norm": norm}
+        entry["pulls"] = pulls
+        if skipped:
+            entry["skipped"] = skipped
+        replayed = self._history.replaying
+        self._record({**entry, "t": round(time.time(), 3)})
+        events = self._curriculum.advance(batch, result.losses if result.applied else None)
+        events += self._watch.observe(step, result)
+        for event in events:
+            kind = event.pop("event")
+            self._reporter.event(kind, **event, **({"replayed": True} if replayed else {}))
+        self.step = step
+        seconds = time.monotonic() - begun
+        self._durations.append(seconds)
+        self._reporter.progress(
+            Progress(
+                step,
+                self._settings.run.steps,
+                loss,
+                lr,
+                norm,
+                seconds,
+                self.steps_per_minute,
+                pulls,
+                replayed,
+            )
+        )
+        self._watch.verdict(step)
+
+    def _record(self, entry: dict[str, Any]) -> None:
+        """Append to the loss history; what cannot be written now is queued there, and told."""
+        try:
+            witness = self._history.record(entry)
+        except OSError as error:
+            self._reporter.alarm("history", from_os_error(error, "writing .loss.json").message)
+            return
+        if witness is None:
+            self._reporter.healed("history")
+        else:
+            self._replay.observe(witness)
+
+    def _checkpoint_if_due(self, stopping: bool, finished: bool) -> bool:
+        """Write the checkpoint of this boundary if there is a reason; False if that failed."""
+        orders = self._control.orders()
+        self._pending += orders.requests
+        cadence = self.step % self._settings.run.checkpoint_every == 0
+        now = [r for r in self._pending if self._is_due(r, cadence or finished)]
+        first = self._checkpointer.last is None
+        reasons = [
+            reason
+            for reason, holds in (
+                ("start", first),
+                ("cadence", cadence and not first),
+                ("signal", orders.checkpoint or any(not r.hold for r in now)),
+                ("pivot", any(r.hold for r in now)),
+                ("stop", stopping),
+                ("end", finished),
+            )
+            if holds
+        ]
+        reasons = list(dict.fromkeys((*reasons, *self._checkpointer.owed(self.step))))
+        if not reasons:
+            return True
+        self._reporter.phase("checkpointing")
+        if not self._checkpointer.write(self.step, reasons, now, self.steps_per_minute):
+            return False
+        self._pending = tuple(r for r in self._pending if r not in now)
+        if any(request.hold for request in now) and not stopping:
+            self._hold()
+        return True
+
+    def _is_due(self, request: Request, cadence: bool) -> bool:
+        """Tell whether `request` is to be served now; a hold waits until a replay is over."""
+        if request.hold and self._history.replaying:
+            return False
+        return cadence or request.at == "step"
+
+    def _hold(self) -> None:
+        """Run no step while a pivot holds its lock, until asked to stop, up to a limit."""
+        begun = clock.boot_seconds()
+        self._reporter.phase("holding", "a pivot, to stop the run")
+        self._reporter.event("holding", step=self.step)
+        while not self._control.stopping():
+            if lock.holder(self._run.pivot_lock) is None:
+                self._reporter.event("released", step=self.step, why="no pivot holds its lock")
+                return
+            if clock.boot_seconds() - begun > HOLD_LIMIT:
+                why = f"held for {HOLD_LIMIT:.0f} seconds"
+                self._reporter.event("released", step=self.step, why=why)
+                return
+            time.sleep(0.05)
+
+    def _audit_if_due(self) -> bool:
+        """Audit this boundary if it is due and not done; False if the audit gave way."""
+        due = self.step > 0 and self.step % self._settings.run.sample_every == 0
+        if not due or any(audit["step"] == self.step for audit in self._audits):
+            return True
+        self._reporter.phase("auditing")
+        try:
+            audit = self._auditor.audit(self.step)
+        except Interrupted:
+            return False
+        self._audits.append(audit)
+        del self._audits[: -self._settings.audit.keep]
+        try:
+            samples.write(self._run.samples, self._curriculum.policy.id, self._audits)
+        except OSError as error:
+            self._reporter.alarm("samples", from_os_error(error, "writing .samples.json").message)
+        else:
+            self._reporter.healed("samples")
+        self._reporter.event(
+            "audit", **{key: audit[key] for key in ("step", "validation", "mean", "seconds")}
+        )
+        return True
+
+
+class Replay:
+    """The loss history as a witness: replayed steps must reproduce what was recorded."""
+
+    def __init__(self, history: LossHistory, reporter: Reporter, same_environment: bool) -> None:
+        self._history = history
+        self._reporter = reporter
+        self._same_environment = same_environment
+        self._first = history.step + 1
+        self._worst: Witness | None = None
+        self._differing: list[int] = []
+
+    def observe(self, witness: Witness) -> None:
+        """Take in one replayed step; after the last one give the verdict."""
+        if witness.difference:
+            self._differing.append(witness.step)
+            if self._worst is None or witness.difference > self._worst.difference:
+                self._worst = witness
+        if self._history.replaying:
+            return
+        verdict: dict[str, Any] = {"from": self._first, "to": witness.step, "verdict": "exact"}
+        if self._worst is not None:
+            verdict |= {
+                "verdict": "differs",
+                "first": self._differing[0],
+                "steps": len(self._differing),
+                "largest": min(self._worst.difference, 1e308),
+                "at": self._worst.step,
+                "detail": self._worst.detail,
+                "same_environment": self._same_environment,
+            }
+        self._reporter.event("replay", **verdict)
+        if self._worst is not None and self._same_environment:
+            self._reporter.event(
+                "fault",
+                what="replay",
+                detail=f"step {self._worst.step} did not repeat what was recorded: "
+                f"{self._worst.detail}",
+            )
