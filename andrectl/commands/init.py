@@ -77,10 +77,10 @@ def command(
     seed: int,
     dry_run: bool,
 ) -> None:
-    """Make DIRECTORY a run directory.
+    """Make a run directory: run.toml from a preset and your sources.
 
-    Writes a commented run.toml and the first policy (every source alike), and says what the run
-    will take in disk, memory and tokens. An existing run.toml is never overwritten.
+    Writes a commented run.toml and the first policy (every source alike) into DIRECTORY, and says
+    what the run will take in disk, memory and tokens. An existing run.toml is never overwritten.
     """
     run = RunDirectory(directory)
     _refuse_past(run)
