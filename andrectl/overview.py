@@ -64,6 +64,9 @@ def overview(run: RunDirectory) -> Table:
         "recorded_step": recorded,
         **{key: losses[key] for key in ("loss", "loss_mean", "loss_mean_before", "losses")},
         **durable,
+        "prepared": all(run.manifest(name).is_file() for name in made.source_names())
+        if made
+        else None,
         "policy": _policy(run, reader, step),
         **_sources(run, reader, made),
         "validation": _validation(run, reader),
@@ -236,7 +239,21 @@ def _told(said: list[Table]) -> dict[str, Any]:
         "replay": last("replay", said),
         "stopped": last("stopped", recent),
         "finished": "finished" in kinds,
-        "trouble": [event for event in recent if event["event"] in _TROUBLE][-5:],
+        "trouble": [event for event in _unhealed(recent) if event["event"] in _TROUBLE][-5:],
         "skipped_steps": kinds.count("skipped"),
         "spikes": kinds.count("spike"),
     }
+
+
+def _unhealed(said: list[Table]) -> list[Table]:
+    """Return the events without the faults that have healed since."""
+    healed = {
+        loose.text(event.get("what")): index
+        for index, event in enumerate(said)
+        if event["event"] == "healed"
+    }
+    return [
+        event
+        for index, event in enumerate(said)
+        if event["event"] != "fault" or index > healed.get(loose.text(event.get("what")), -1)
+    ]

@@ -106,10 +106,13 @@ def start(run: RunDirectory, options: Sequence[str]) -> Event:
 
 
 def _ended_early(run: RunDirectory, code: int, said: list[Event], log_from: int) -> Event:
-    """Return the last event of a daemon that ended cleanly, else raise with the end of its log."""
-    closing = [event for event in said if event["event"] in ("finished", "stopped")]
+    """Return how a daemon ended cleanly, else raise with its last word or the end of its log."""
+    stopped = last(said, "stopped")
     if code == 0:
-        return closing[-1] if closing else {"event": "stopped", "why": "it ended cleanly"}
+        return last(said, "finished") or stopped or {"event": "stopped", "why": "it ended cleanly"}
+    if stopped.get("why") and stopped.get("exit_code") == code:
+        hint = loose.text(stopped.get("hint")) or f"its log: {run.log}"
+        raise DaemonEnded(f"the daemon did not train: {loose.text(stopped['why'])}", hint, code)
     for line in log_lines(run.log, log_from):
         render.note(f"  | {line}")
     if code < 0:
@@ -194,4 +197,5 @@ class Narrator:
         text = f"{now.phase} ({now.waiting})" if now.waiting else now.phase
         if text != self._told:
             self._told = text
-            render.note(f"pid {self._pid}: {text}, step {now.step:,} of {now.steps:,}")
+            where = f", step {now.step:,} of {now.steps:,}" if now.steps else ""
+            render.note(f"pid {self._pid}: {text}{where}")

@@ -90,6 +90,7 @@ checkpoint_every = {{checkpoint_every}} ## steps between checkpoints
 sample_every = {{checkpoint_every}} ## steps between audits; equal: each audit has a checkpoint
 keep_last = 3 ## retention: the newest checkpoints that always stay (at least 2)
 keep_every = {{keep_every}} ## retention: multiples of this stay as well; 0: none
+log_every = 10 ## steps between progress lines in a log; a terminal shows every step
 
 [model] ## (fixed) the whole section
 preset = {{preset}}

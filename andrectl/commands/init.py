@@ -197,4 +197,4 @@ def _report(run: RunDirectory, made: Settings) -> None:
         click.echo(f"{label:<12}{value}")
     if takes.disk_bytes > free:
         render.note("warning: that is more than the disk has left")
-    render.next_step(f"andrectl start --run {run.path}")
+    render.next_step(f"andrectl prepare --run {run.path}")

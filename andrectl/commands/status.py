@@ -61,6 +61,8 @@ def _next(view: Table) -> str:
         return "andrectl samples shows what it writes; andrectl snapshot keeps this moment"
     if view["pivot"]:
         return "andrectl start brings it up under exactly one policy"
+    if view["prepared"] is False:
+        return "andrectl prepare"
     if view["finished"]:
         return "andrectl samples; to go on, raise [run] steps in run.toml and andrectl start"
     return "andrectl start"

@@ -61,7 +61,8 @@ def _tell(run: RunDirectory, stopped: supervisor.Stopped, silent: bool) -> None:
         return
     event = stopped.event
     why, code = event.get("why", ""), event["exit_code"]
-    click.echo(f"stopped after step {event.get('step', 0):,} ({why}), exit code {code}")
+    where = f" after step {event['step']:,}" if "step" in event else ""
+    click.echo(f"stopped{where} ({why}), exit code {code}")
     if stopped.checkpoint:
         sha256 = str(stopped.checkpoint.get("sha256", ""))[:12]
         click.echo(f"checkpoint {stopped.checkpoint.get('path')}, SHA-256 {sha256}…")
