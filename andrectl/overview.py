@@ -184,9 +184,11 @@ def _sources(run: RunDirectory, reader: Reader, made: Settings | None) -> Table:
         share = pulls[name] / total if total else None
         sources.append({"name": name, "pulls": pulls[name], "share": share, **numbers})
     zombies = {*loose.table(state.get("zombies")), *(set(arms) - set(live))}
-    phase = state.get("phase")
+    phase = loose.table(state.get("phase"))
+    told: Table = {"name": loose.text(phase.get("name"))}
+    told |= {key: loose.number(phase.get(key)) for key in ("steps", "of")}
     return {
-        "curriculum_phase": None if phase is None else loose.text(phase),
+        "curriculum_phase": told if phase else None,
         "sources": sources,
         "zombies": sorted(zombies),
     }

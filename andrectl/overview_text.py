@@ -8,6 +8,7 @@ import click
 
 from andrectl import loose, render
 from andrectl.loose import Table
+from andrectl.overview import WINDOW
 
 _COLOURS = {"running": "green", "stopped": "yellow", "never started": "yellow"}
 
@@ -81,7 +82,8 @@ def _loss(view: Table) -> str:
     mean, before = view["loss_mean"], view["loss_mean_before"]
     trend = "" if before is None else f", {mean - before:+.4f} on those before"
     line = render.sparkline(view["losses"], 24)
-    return f"{view['loss']:.4f}  mean {mean:.4f} of the last 100 steps{trend}  {line}"
+    count = min(WINDOW, len(view["losses"]))
+    return f"{view['loss']:.4f}  mean {mean:.4f} of the last {count}{trend}  {line}"
 
 
 def _checkpoint(view: Table) -> str:
@@ -109,8 +111,11 @@ def _policy(view: Table) -> str:
     now = view["policy"]
     if not now:
         return ""
-    phase = f", phase {view['curriculum_phase']}" if view["curriculum_phase"] else ""
-    return f"{now['id']} ({now['algorithm']}) since step {now['begins_after'] + 1:,}{phase}"
+    phase = view["curriculum_phase"]
+    where = f", phase {phase['name']}" if phase else ""
+    if phase and phase["of"]:
+        where += f" ({phase['steps'] or 0:,.0f} of {phase['of']:,.0f} steps)"
+    return f"{now['id']} ({now['algorithm']}) since step {now['begins_after'] + 1:,}{where}"
 
 
 def _validation(audit: Table | None) -> str:

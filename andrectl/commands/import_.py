@@ -83,7 +83,7 @@ def _import(run: RunDirectory, made: Settings, file: Path) -> Companion:
         run.events,
         "checkpoint",
         step=vouched.step,
-        path=str(run.checkpoint(vouched.step)),
+        path=run.checkpoint(vouched.step).name,
         bytes=checkpoint.file_size(vouched.n_params),
         sha256=vouched.sha256,
         reasons=list(vouched.reasons),

@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from andread.rundir import files
-from andread.rundir.errors import DataError, MissingError
+from andread.rundir import samples
+from andread.rundir.errors import MissingError
 from andread.rundir.layout import RunDirectory
 from andrectl import loose, render
 
@@ -31,7 +31,7 @@ def command(run: RunDirectory, step: int | None, last: int, as_json: bool) -> No
     trained on. distinct is the share of different word pairs, repetition that of tokens in loops:
     a model that repeats itself shows here before it shows in the loss.
     """
-    audits = _audits(run)
+    audits = samples.read(run.samples)["audits"]
     if step is not None:
         chosen = [audit for audit in audits if audit.get("step") == step]
         if not chosen:
@@ -47,17 +47,6 @@ def command(run: RunDirectory, step: int | None, last: int, as_json: bool) -> No
     for audit in chosen:
         click.echo(_audit(audit))
     render.next_step("andrectl status")
-
-
-def _audits(run: RunDirectory) -> list[loose.Table]:
-    """Return the audits that .samples.json keeps; none if there is no such file."""
-    try:
-        value = files.read_json(run.samples)
-    except FileNotFoundError:
-        return []
-    if not isinstance(value, dict) or not isinstance(value.get("audits"), list):
-        raise DataError(f"{run.samples} is not a list of audits", "the next audit replaces it")
-    return loose.tables(value["audits"])
 
 
 def _audit(audit: loose.Table) -> str:

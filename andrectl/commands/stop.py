@@ -6,7 +6,7 @@ import click
 
 from andread.rundir.errors import OS_FAULT
 from andread.rundir.layout import RunDirectory
-from andrectl import render, supervisor
+from andrectl import loose, render, supervisor
 
 
 @click.command()
@@ -64,6 +64,6 @@ def _tell(run: RunDirectory, stopped: supervisor.Stopped, silent: bool) -> None:
     where = f" after step {event['step']:,}" if "step" in event else ""
     click.echo(f"stopped{where} ({why}), exit code {code}")
     if stopped.checkpoint:
-        sha256 = str(stopped.checkpoint.get("sha256", ""))[:12]
-        click.echo(f"checkpoint {stopped.checkpoint.get('path')}, SHA-256 {sha256}…")
+        path = run.checkpoint(loose.whole(stopped.checkpoint.get("step")))
+        click.echo(f"{path}\nsha256 {loose.text(stopped.checkpoint.get('sha256'))}")
     render.next_step("andrectl start resumes there")

@@ -47,5 +47,7 @@ def test_none_yet_and_damaged(andrectl, trained) -> None:
     for content in (b"", b"[]", b'{"audits": 3}'):
         trained.samples.write_bytes(content)
         assert andrectl("--run", trained.path, "samples").exit_code == 65
-    trained.samples.write_bytes(b'{"audits": [{"samples": [3, {"text": 5}], "validation": 1}, 2]}')
+    trained.samples.write_bytes(
+        b'{"format": 1, "audits": [{"step": 5, "samples": [3, {"text": 5}], "validation": 1}]}'
+    )
     assert andrectl("--run", trained.path, "samples", "--last", 9).exit_code == 0

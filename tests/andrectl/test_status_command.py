@@ -13,7 +13,7 @@ from andread.rundir import clock, events, files
 STATE = {
     "format": 1,
     "step": 200,
-    "phase": "all",
+    "phase": {"name": "all", "steps": 200, "of": None},
     "arms": {
         "books": {"pulls": 75, "epochs": 0.5, "ema_loss": 3.1, "probability": 0.6, "cap": 0.7},
         "code": {"pulls": 25, "epochs": 0.1, "ema_loss": None},
@@ -56,7 +56,7 @@ def test_a_stopped_run(andrectl, trained) -> None:
     assert told["loss"] == 3.5
     assert told["loss_mean_before"] - told["loss_mean"] == pytest.approx(1.0)
     assert told["checkpoint"]["step"] == 200 and told["kept"]["count"] == 2
-    assert told["policy"]["algorithm"] == "uniform" and told["curriculum_phase"] == "all"
+    assert told["policy"]["algorithm"] == "uniform" and told["curriculum_phase"]["name"] == "all"
     assert told["validation"] == {"step": 200, "mean": 3.5, "sources": {"books": 3.4, "code": 3.6}}
     assert told["replay"]["verdict"] == "exact"
     assert told["damaged"] == []

@@ -44,7 +44,7 @@ def test_start_status_snapshot_stop(andrectl, daemon, run) -> None:
     stopped = andrectl("--run", run.path, "stop")
     assert stopped.exit_code == 0
     assert "stopped after step 7 (SIGTERM), exit code 0" in stopped.stdout
-    assert "checkpoint " in stopped.stdout and "stopping" in stopped.stderr
+    assert str(run.checkpoint(7)) in stopped.stdout and "stopping" in stopped.stderr
     assert not alive(run)
 
 
