@@ -15,6 +15,7 @@ import click
 
 from andread.rundir.errors import AccessError, MissingError
 from andread.rundir.layout import RunDirectory
+from andrectl import ownership
 
 VARIABLE: Final = "ANDREAD_RUN"
 _GIVEN: Final = "andrectl.run"
@@ -43,8 +44,13 @@ def _choose(ctx: click.Context, parameter: click.Parameter, value: str | None) -
 
 
 def chosen(ctx: click.Context) -> RunDirectory:
-    """Return the run that the command line and the environment mean; raise `MissingError`."""
-    return find(ctx.meta.get(_GIVEN), os.environ, Path.cwd(), state_directory(os.environ))
+    """Return the run that the command line and the environment mean; raise `MissingError`.
+
+    From here on root is the run's owner.
+    """
+    run = find(ctx.meta.get(_GIVEN), os.environ, Path.cwd(), state_directory(os.environ))
+    ownership.adopt(run.path)
+    return run
 
 
 def state_directory(environment: Mapping[str, str], root: bool | None = None) -> Path:

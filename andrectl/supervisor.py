@@ -91,13 +91,25 @@ def start(run: RunDirectory, options: Sequence[str]) -> Event:
             start_new_session=True,
             env=os.environ | {"ANDREAD_SUPERVISOR": "detached"},
         )
+    try:
+        return _until_it_trains(run, process, events_from, log_from)
+    except KeyboardInterrupt:
+        render.note(f"the daemon (pid {process.pid}) goes on starting: andrectl status, stop")
+        raise
+    finally:
+        process.returncode = process.poll() or 0  # it is detached: nobody waits for it from here
+
+
+def _until_it_trains(
+    run: RunDirectory, process: subprocess.Popen[bytes], events_from: int, log_from: int
+) -> Event:
+    """Wait for the `started` event of `process`, or for its end."""
     narrate = Narrator(run, process.pid)
     while True:
         ended = process.poll() is not None  # asked first: what it said last is then on file
         said = list(events.read(run.events, events_from))
         for event in said:
             if event["event"] == "started" and event.get("pid") == process.pid:
-                process.returncode = 0  # it is detached now: nothing here waits for it any more
                 return event
         if ended:
             return _ended_early(run, process.returncode, said, log_from)
@@ -151,13 +163,17 @@ def stop(run: RunDirectory, timeout: float | None) -> Stopped | None:
     pid = lock.signal_holder(run.lock, signal.SIGTERM)
     if pid is None:
         return None
-    wait(
-        lambda: lock.holder(run.lock) != pid,
-        timeout,
-        Narrator(run, pid),
-        f"the daemon (pid {pid}) is still stopping",
-        "it goes on: andrectl stop again waits for it",
-    )
+    try:
+        wait(
+            lambda: lock.holder(run.lock) != pid,
+            timeout,
+            Narrator(run, pid),
+            f"the daemon (pid {pid}) is still stopping",
+            "it goes on: andrectl stop again waits for it",
+        )
+    except KeyboardInterrupt:
+        render.note(f"the daemon (pid {pid}) goes on stopping")
+        raise
     said = list(events.read(run.events, events_from))
     return Stopped(pid, last(said, "stopped"), last(said, "checkpoint"))
 

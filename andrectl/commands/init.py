@@ -16,7 +16,7 @@ from andread.rundir import files, policy, settings
 from andread.rundir.errors import ExistsError, MissingError, UsageError
 from andread.rundir.layout import RunDirectory
 from andread.rundir.settings import PRESETS, SOURCE_FORMATS, Settings
-from andrectl import render, template
+from andrectl import ownership, render, template
 from andrectl.cost import cost
 
 _SUFFIXES = {".jsonl": "jsonl", ".gz": "jsonl", ".parquet": "parquet"}
@@ -82,6 +82,7 @@ def command(
     Writes a commented run.toml and the first policy (every source alike) into DIRECTORY, and says
     what the run will take in disk, memory and tokens. An existing run.toml is never overwritten.
     """
+    ownership.adopt(directory)
     run = RunDirectory(directory)
     _refuse_past(run)
     given = [_source(text) for text in sources]

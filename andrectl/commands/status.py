@@ -96,7 +96,8 @@ def _live(run: RunDirectory, interval: float) -> None:
     from rich.text import Text
 
     def draw() -> Text:
-        return Text.from_ansi(overview_text.text(overview(run)))
+        text = overview_text.text(overview(run))
+        return Text.from_ansi(text, no_wrap=True, overflow="ellipsis")
 
     with Live(draw(), auto_refresh=False, screen=False) as live:
         while True:
