@@ -1,1 +1,1 @@
-"""andrectl: the tool that steers a training run. Loads neither torch nor andread's heavy rooms."""
+"""andrectl: the control tool of andread. Of andread it imports the run-directory protocol only."""

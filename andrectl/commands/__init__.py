@@ -1,1 +1,4 @@
-"""One file a verb, each with a Click command named `command`; loaded only when called."""
+"""One verb a module, each with its Click command as the attribute `command`.
+
+A module is imported only when its verb is used, so that none pays for another's imports.
+"""

@@ -1,0 +1,201 @@
+"""Make a run directory: run.toml from a preset and your sources."""
+
+from __future__ import annotations
+
+import dataclasses
+import glob
+import importlib
+import shutil
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import click
+
+from andread.rundir import files, policy, settings
+from andread.rundir.errors import ExistsError, MissingError, UsageError
+from andread.rundir.layout import RunDirectory
+from andread.rundir.settings import PRESETS, SOURCE_FORMATS, Settings
+from andrectl import ownership, render, template
+from andrectl.cost import cost
+
+_SUFFIXES = {".jsonl": "jsonl", ".gz": "jsonl", ".parquet": "parquet"}
+
+
+@click.command()
+@click.argument("directory", type=click.Path(path_type=Path))
+@click.option(
+    "--preset",
+    type=click.Choice(list(PRESETS)),
+    default="andrea-nano",
+    show_default=True,
+    help="The model, and the recipe that goes with it.",
+)
+@click.option(
+    "--source",
+    "sources",
+    multiple=True,
+    metavar="NAME=PATH[,PATH…]",
+    help="A source and its files, folders or globs; repeat it for each source.",
+)
+@click.option(
+    "--format",
+    "formats",
+    multiple=True,
+    metavar="NAME=FORMAT",
+    help=f"Format of a source ({', '.join(SOURCE_FORMATS)}). Default: by the first path's suffix.",
+)
+@click.option(
+    "--text-key",
+    "text_keys",
+    multiple=True,
+    metavar="NAME=KEY",
+    help="Key or column that holds a source's text (jsonl, parquet). Default: text.",
+)
+@click.option("--example", is_flag=True, help="Write small example sources and use them.")
+@click.option(
+    "--tokenizer",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="A tokenizer.json to use. Default: train one on the sources.",
+)
+@click.option("--steps", type=click.IntRange(1), help="Where training ends.  [preset's]")
+@click.option("--batch", type=click.IntRange(1), help="Sequences a step.  [preset's]")
+@click.option("--lr", type=click.FloatRange(0, min_open=True), help="Peak rate.  [preset's]")
+@click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Of everything.")
+@click.option("--dry-run", is_flag=True, help="Print the run.toml on stdout, write nothing.")
+def command(
+    directory: Path,
+    preset: str,
+    sources: tuple[str, ...],
+    formats: tuple[str, ...],
+    text_keys: tuple[str, ...],
+    example: bool,
+    tokenizer: Path | None,
+    steps: int | None,
+    batch: int | None,
+    lr: float | None,
+    seed: int,
+    dry_run: bool,
+) -> None:
+    """Make a run directory: run.toml from a preset and your sources.
+
+    Writes a commented run.toml and the first policy (every source alike) into DIRECTORY, and says
+    what the run will take in disk, memory and tokens. An existing run.toml is never overwritten.
+    """
+    ownership.adopt(directory)
+    run = RunDirectory(directory)
+    _refuse_past(run)
+    given = [_source(text) for text in sources]
+    _assign(given, formats, "format")
+    _assign(given, text_keys, "text_key")
+    if not given and not example:
+        raise UsageError("a run needs sources", "name one with --source NAME=PATH, or --example")
+    recipe = template.RECIPES[preset]
+    recipe = dataclasses.replace(
+        recipe, steps=steps or recipe.steps, batch=batch or recipe.batch, lr=lr or recipe.lr
+    )
+    if batch and recipe.micro_batch and batch % recipe.micro_batch:
+        recipe = dataclasses.replace(recipe, micro_batch=0)
+    if example and not dry_run:
+        _make(directory)
+        given = _example(directory) + given
+    elif example:
+        given = [{"name": "example", "paths": ["example"]}, *given]
+    path = str(tokenizer.absolute()) if tokenizer else ""
+    text = template.run_toml(preset, recipe, seed, given, path)
+    made = settings.settings_from(tomllib.loads(text))
+    if dry_run:
+        click.echo(text, nl=False)
+        return
+    _make(directory)
+    _write_first_policy(run)
+    files.replace(run.settings, text.encode())
+    assert settings.read_settings(run.settings) == made
+    _report(run, made)
+
+
+def _refuse_past(run: RunDirectory) -> None:
+    """Raise `ExistsError` if the directory is a run already, or holds the past of one."""
+    if run.settings.exists() or run.settings.is_symlink():
+        raise ExistsError(
+            f"{run.settings} is there already", "edit it, or choose another directory"
+        )
+    if run.path.is_dir() and (run.checkpoint_steps() or run.history.exists()):
+        raise ExistsError(
+            f"{run.path} holds checkpoints or a loss history but no run.toml",
+            "restore its run.toml, or choose another directory",
+        )
+
+
+def _pair(text: str, option: str) -> tuple[str, str]:
+    """Split `NAME=VALUE`."""
+    name, equals, value = text.partition("=")
+    if not (name and equals and value):
+        raise UsageError(f"{option} {text}: expected NAME=VALUE", f"as in {option} books=…")
+    return name, value
+
+
+def _source(text: str) -> dict[str, Any]:
+    """Return the [[source]] table of one `--source`; its paths become absolute."""
+    name, value = _pair(text, "--source")
+    paths = [str(Path(path).expanduser().absolute()) for path in value.split(",") if path]
+    for path in paths:
+        if not Path(path).exists() and not glob.glob(path, recursive=True):  # noqa: PTH207
+            raise MissingError(f"source {name}: there is no {path}", "check the path")
+    return {"name": name, "paths": paths, "format": _SUFFIXES.get(Path(paths[0]).suffix, "text")}
+
+
+def _assign(tables: list[dict[str, Any]], options: tuple[str, ...], key: str) -> None:
+    """Set `key` of the tables that the `NAME=VALUE` options name."""
+    for text in options:
+        name, value = _pair(text, "--" + key.replace("_", "-"))
+        named = [table for table in tables if table["name"] == name]
+        if not named:
+            raise UsageError(f"there is no source {name}", f"add --source {name}=PATH")
+        named[0][key] = value
+
+
+def _make(directory: Path) -> None:
+    """Make the directory and its parents; it may be there already."""
+    directory.mkdir(mode=0o750, parents=True, exist_ok=True)
+
+
+def _example(directory: Path) -> list[dict[str, Any]]:
+    """Write the example sources and return their [[source]] tables."""
+    tables: list[dict[str, Any]] = importlib.import_module("andrectl.example").write_example(
+        directory
+    )
+    return tables
+
+
+def _write_first_policy(run: RunDirectory) -> None:
+    """Write policy.json: from the first step on, every source alike."""
+    policy.write_policies(run.policy, [policy.Policy(begins_after=0, algorithm="uniform")])
+
+
+def _report(run: RunDirectory, made: Settings) -> None:
+    """Tell what was written and what the run will take."""
+    takes = cost(made)
+    free = shutil.disk_usage(run.path).free
+    click.echo(f"{run.settings}: {', '.join(made.source_names())}")
+    rows = [
+        ("parameters", f"{takes.parameters:,}"),
+        ("checkpoint", f"{takes.checkpoint_bytes:,} bytes"),
+        (
+            "disk",
+            f"{render.size(takes.disk_bytes)} at steady state: {takes.checkpoints} checkpoints, "
+            f"one of them being written ({render.size(free)} free), plus 2 bytes a token of data",
+        ),
+        (
+            "memory",
+            f"{render.size(takes.training_bytes)} for weights, gradients and moments on the "
+            f"device, {render.size(takes.staging_bytes)} on the host to write checkpoints from; "
+            "activations come on top",
+        ),
+        ("tokens", f"{takes.tokens_per_step:,} a step, {takes.tokens:,} in {made.run.steps:,}"),
+    ]
+    for label, value in rows:
+        click.echo(f"{label:<12}{value}")
+    if takes.disk_bytes > free:
+        render.note("warning: that is more than the disk has left")
+    render.next_step(f"andrectl prepare --run {run.path}")

@@ -1,0 +1,52 @@
+"""Start the daemon and wait until it trains."""
+
+from __future__ import annotations
+
+import click
+
+from andread.rundir.layout import RunDirectory
+from andrectl import render, supervisor
+
+
+@click.command()
+@click.option(
+    "--accept-history",
+    is_flag=True,
+    help="Go on although .loss.json is not what the checkpoint vouches for; recorded as a fault.",
+)
+@click.option(
+    "--device",
+    type=click.Choice(["cpu", "cuda"]),
+    help="Train on another kind of device than the one recorded at the first start.",
+)
+@click.option("--foreground", is_flag=True, help="Run in this terminal until it ends or Ctrl-C.")
+@click.option("--json", "as_json", is_flag=True, help="Print the started event as JSON.")
+@click.pass_obj
+def command(
+    run: RunDirectory, accept_history: bool, device: str | None, foreground: bool, as_json: bool
+) -> None:
+    """Start the daemon and wait until it trains.
+
+    The daemon is detached: it outlives this terminal, and writes what it has to say to andread.log.
+    It resumes from the newest valid checkpoint. If it ends before it trains, the end of its log is
+    shown and its exit code is passed on.
+    """
+    options = ["--accept-history"] if accept_history else []
+    options += ["--device", device] if device else []
+    if foreground:
+        supervisor.foreground(run, options)
+    event = supervisor.start(run, options)
+    if as_json:
+        render.json({"run": str(run.path), **event})
+        return
+    if event["event"] != "started":
+        click.echo(f"{run.path} did not train: {event['event']} ({event.get('why', 'at its end')})")
+        render.next_step("andrectl status")
+        return
+    click.echo(
+        f"training since step {event.get('step', 0):,} of {event.get('steps', 0):,}, "
+        f"pid {event.get('pid')}, {event.get('device', '?')} {event.get('precision', '')}".rstrip()
+    )
+    if event.get("checkpoint"):
+        click.echo(f"resumed from {event['checkpoint']}")
+    render.next_step("andrectl status --watch")

@@ -1,0 +1,261 @@
+"""All that `andrectl status` tells, gathered from a run directory in whatever state it is.
+
+Nothing here raises for a damaged file: it is named under `damaged`, and the rest is told. Only
+ends of files are read, so that a run of 200,000 steps is as quick to ask as a new one.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+from andread.rundir import (
+    checkpoint,
+    clock,
+    commit,
+    events,
+    history,
+    lock,
+    policy,
+    presence,
+    settings,
+)
+from andread.rundir.layout import RunDirectory
+from andread.rundir.presence import Presence
+from andread.rundir.settings import Settings
+from andrectl import inventory, loose
+from andrectl.loose import Reader, Table
+
+WINDOW: Final = 100
+"""Steps that a mean of losses is taken over."""
+_EVENTS_TAIL: Final = 1 << 20
+_SILENCE: Final = 60.0
+"""Seconds without a word after which a daemon of quick steps counts as stuck."""
+_TROUBLE: Final = ("fault", "history_fault", "diverged")
+
+
+def overview(run: RunDirectory) -> Table:
+    """Return the whole status of `run` as a JSON-like table."""
+    reader = Reader()
+    owner = _owner(run, reader)
+    made = reader.attempt(run.settings, lambda: settings.read_settings(run.settings))
+    losses = _losses(run, reader)
+    said = _events(run, reader)
+    durable = _durable(run, reader, made, said)
+    newest = durable["checkpoint"]
+    recorded = losses["last_step"]
+    known = max(recorded, newest["step"] if newest else 0)
+    step = owner["step"] if owner["step"] is not None else known
+    steps = made.run.steps if made else owner["steps"]
+    rate = owner["steps_per_minute"]
+    begun = bool(said or recorded or newest)
+    return {
+        "run": str(run.path),
+        "state": owner["state"] if begun or owner["state"] != "stopped" else "never started",
+        **{key: owner[key] for key in ("phase", "pid", "waiting", "alarm", "device", "supervisor")},
+        "silent_seconds": owner["silent_seconds"],
+        "stuck": owner["stuck"],
+        "step": step,
+        "steps": steps,
+        "steps_per_minute": rate,
+        "eta_seconds": max(0, steps - step) / rate * 60 if rate and steps else None,
+        "recorded_step": recorded,
+        **{key: losses[key] for key in ("loss", "loss_mean", "loss_mean_before", "losses")},
+        **durable,
+        "prepared": all(run.manifest(name).is_file() for name in made.source_names())
+        if made
+        else None,
+        "policy": _policy(run, reader, step),
+        **_sources(run, reader, made),
+        "validation": _validation(run, reader),
+        "requests": _requests(run, reader),
+        "pivot": reader.table(run.pivot) or None,
+        **_told(said),
+        "rejected": reader.attempt(run.path, lambda: inventory.rejected(run)) or [],
+        "damaged": reader.damaged,
+    }
+
+
+def _owner(run: RunDirectory, reader: Reader) -> Table:
+    """Return who owns the run and what it tells about itself."""
+    problems = len(reader.damaged)
+    pid = reader.attempt(run.lock, lambda: lock.holder(run.lock))
+    told = reader.attempt(run.lock, lambda: presence.read(run.lock)) or Presence()
+    state = "stopped" if pid is None else "running"
+    if len(reader.damaged) > problems:
+        state = "unknown"
+    own = pid is not None and told.pid == pid and told.boot == clock.boot_id()
+    silent = max(0.0, clock.boot_seconds() - told.up) if own else None
+    rate = told.steps_per_minute
+    patience = max(_SILENCE, 5 * 60 / rate) if rate else 10 * _SILENCE
+    return {
+        "state": state,
+        "pid": pid,
+        "phase": (told.phase or "starting") if own else ("starting" if pid else None),
+        "step": told.step if own else None,
+        "steps": told.steps or None,
+        "steps_per_minute": rate if own else None,
+        "device": told.device or None,
+        "supervisor": told.supervisor or None,
+        "waiting": told.waiting if own else "",
+        "alarm": told.alarm if own else "",
+        "silent_seconds": silent,
+        "stuck": silent is not None and silent > patience,
+    }
+
+
+def _losses(run: RunDirectory, reader: Reader) -> Table:
+    """Return the last loss and where losses are going, from the end of the history."""
+    entries = reader.attempt(run.history, lambda: history.tail(run.history, 2 * WINDOW)) or []
+    if not entries and run.history.is_file():
+        empty = len(history.OPENING + history.CLOSING)
+        if run.history.stat().st_size > empty:
+            reader.blame(run.history, "holds no readable entry")
+    found = [loss for entry in entries if (loss := loose.number(entry.get("loss"))) is not None]
+    return {
+        "last_step": loose.whole(entries[-1].get("step")) if entries else 0,
+        "loss": found[-1] if found else None,
+        "loss_mean": _mean(found[-WINDOW:]),
+        "loss_mean_before": _mean(found[:-WINDOW]),
+        "losses": found,
+    }
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def _durable(run: RunDirectory, reader: Reader, made: Settings | None, said: list[Table]) -> Table:
+    """Return the newest checkpoint, what retention has kept, and what the disk has left."""
+    steps = reader.attempt(run.path, run.checkpoint_steps) or []
+    pins = reader.attempt(run.pins, lambda: commit.pinned(run)) or set()
+    newest = None
+    for step in reversed(steps):
+        if (found := inventory.entry(run, step, pins)) is None:
+            continue
+        if not found.problem:
+            newest = found
+            break
+        reader.blame(run.checkpoint(step), f"cannot be resumed from: {found.problem}")
+    total = sum(loose.file_size(run.checkpoint(step)) for step in steps)
+    stat = os.statvfs(run.path)
+    free = stat.f_bavail * stat.f_frsize
+    image = newest.bytes if newest else checkpoint.file_size(made.model.n_params) if made else 0
+    latest = None
+    if newest and newest.companion:
+        written = [e for e in said if e["event"] == "checkpoint" and e.get("step") == newest.step]
+        age = events.age(written[-1]) if written else time.time() - newest.companion.t
+        latest = {
+            "step": newest.step,
+            "path": str(run.checkpoint(newest.step)),
+            "bytes": newest.bytes,
+            "sha256": newest.companion.sha256,
+            "age_seconds": max(0.0, age),
+            "reasons": list(newest.companion.reasons),
+        }
+    kept = {"count": len(steps), "bytes": total, "pinned": len(pins & set(steps))}
+    disk = {"free_bytes": free, "more_checkpoints": free // image if image else None}
+    return {"checkpoint": latest, "kept": kept, "disk": disk}
+
+
+def _policy(run: RunDirectory, reader: Reader, step: int) -> Table | None:
+    """Return the policy that the next step runs under."""
+    policies = reader.attempt(run.policy, lambda: policy.read_policies(run.policy)) or []
+    if not policies:
+        return None
+    now = policy.policy_at(policies, step + 1)
+    return {"id": now.id, "algorithm": now.algorithm, "begins_after": now.begins_after}
+
+
+def _sources(run: RunDirectory, reader: Reader, made: Settings | None) -> Table:
+    """Return the arms as of the last checkpoint; what has no live source is a zombie."""
+    state = reader.table(run.state)
+    arms = loose.table(state.get("arms"))
+    live = made.source_names() if made else tuple(arms)
+    pulls = {name: loose.whole(loose.table(arms.get(name)).get("pulls")) for name in live}
+    total = sum(pulls.values())
+    sources = []
+    for name in live:
+        arm = loose.table(arms.get(name))
+        keys = ("tokens", "epochs", "ema_loss", "ema_reward", "weight", "probability")
+        numbers = {key: loose.number(arm.get(key)) for key in (*keys, "cap", "floor")}
+        share = pulls[name] / total if total else None
+        sources.append({"name": name, "pulls": pulls[name], "share": share, **numbers})
+    zombies = {*loose.table(state.get("zombies")), *(set(arms) - set(live))}
+    phase = loose.table(state.get("phase"))
+    told: Table = {"name": loose.text(phase.get("name"))}
+    told |= {key: loose.number(phase.get(key)) for key in ("steps", "of")}
+    return {
+        "curriculum_phase": told if phase else None,
+        "sources": sources,
+        "zombies": sorted(zombies),
+    }
+
+
+def _validation(run: RunDirectory, reader: Reader) -> Table | None:
+    """Return the validation losses of the last audit."""
+    audits = loose.tables(reader.table(run.samples).get("audits"))
+    if not audits:
+        return None
+    losses = loose.table(audits[-1].get("validation"))
+    return {
+        "step": loose.whole(audits[-1].get("step")),
+        "mean": loose.number(audits[-1].get("mean")),
+        "sources": {name: loose.number(loss) for name, loss in losses.items()},
+    }
+
+
+def _requests(run: RunDirectory, reader: Reader) -> list[Table]:
+    """Return the requests that wait for the daemon."""
+    if not run.requests.is_dir():
+        return []
+    paths = reader.attempt(run.requests, lambda: sorted(run.requests.glob("*.json"))) or []
+    found = []
+    for path in paths:
+        asked = reader.table(path)
+        found.append({"id": path.stem, "at": asked.get("at"), "hold": asked.get("hold") is True})
+    return found
+
+
+def _events(run: RunDirectory, reader: Reader) -> list[Table]:
+    """Return the latest events."""
+
+    def read() -> list[Table]:
+        return list(events.read(run.events, max(0, run.events.stat().st_size - _EVENTS_TAIL)))
+
+    return reader.attempt(run.events, read) or []
+
+
+def _told(said: list[Table]) -> dict[str, Any]:
+    """Return what the events since the last start say, and the last verdict of a replay."""
+    starts = [index for index, event in enumerate(said) if event["event"] == "started"]
+    recent = said[starts[-1] :] if starts else said
+    kinds = [event["event"] for event in recent]
+
+    def last(kind: str, among: list[Table]) -> Table | None:
+        return next((event for event in reversed(among) if event["event"] == kind), None)
+
+    return {
+        "replay": last("replay", said),
+        "stopped": last("stopped", recent),
+        "finished": "finished" in kinds,
+        "trouble": [event for event in _unhealed(recent) if event["event"] in _TROUBLE][-5:],
+        "skipped_steps": kinds.count("skipped"),
+        "spikes": kinds.count("spike"),
+    }
+
+
+def _unhealed(said: list[Table]) -> list[Table]:
+    """Return the events without the faults that have healed since."""
+    healed = {
+        loose.text(event.get("what")): index
+        for index, event in enumerate(said)
+        if event["event"] == "healed"
+    }
+    return [
+        event
+        for index, event in enumerate(said)
+        if event["event"] != "fault" or index > healed.get(loose.text(event.get("what")), -1)
+    ]

@@ -1,0 +1,217 @@
+"""How a run's daemon is started and stopped by hand: as a detached process of its own session.
+
+The daemon is known by the run's lock, never by a pid on file. What it does is learnt from
+`.events.json`, read from where it ended before the daemon was asked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from andread.rundir import clock, events, lock, presence
+from andread.rundir.errors import OS_FAULT, STOPPED, AndreadError, BusyError
+from andread.rundir.layout import RunDirectory
+from andrectl import loose, render
+
+POLL: Final = 0.1
+_LOG_LINES: Final = 20
+Event = dict[str, Any]
+
+
+class NotRunning(AndreadError):  # noqa: N818 - a state of the run, not a fault
+    """The run has no daemon that could be asked."""
+
+    exit_code = STOPPED
+
+
+class DaemonEnded(AndreadError):  # noqa: N818 - told with the daemon's own exit code
+    """The daemon ended before it had done what was asked of it."""
+
+    def __init__(self, message: str, hint: str, exit_code: int) -> None:
+        super().__init__(message, hint)
+        self.exit_code = exit_code  # type: ignore[misc]
+
+
+def command(run: RunDirectory, options: Sequence[str]) -> list[str]:
+    """Return the command line of the daemon of `run`."""
+    return [sys.executable, "-m", "andread", "--run", str(run.path.absolute()), *options]
+
+
+def refuse_if_running(run: RunDirectory) -> None:
+    """Raise `BusyError` if `run` has a daemon."""
+    if (pid := lock.holder(run.lock)) is not None:
+        raise BusyError(
+            f"{run.path} is running already (pid {pid})", "andrectl status tells how it is doing"
+        )
+
+
+@contextlib.contextmanager
+def _usr1_blocked() -> Iterator[None]:
+    """Block SIGUSR1 for a child to inherit: one sent before its handlers stand would kill it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def foreground(run: RunDirectory, options: Sequence[str]) -> None:
+    """Become the daemon of `run`, in this terminal; does not return."""
+    refuse_if_running(run)
+    arguments = command(run, options)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    with _usr1_blocked():
+        os.execve(arguments[0], arguments, os.environ | {"ANDREAD_SUPERVISOR": "foreground"})
+
+
+def start(run: RunDirectory, options: Sequence[str]) -> Event:
+    """Start a detached daemon and return its `started` event once it trains.
+
+    A daemon that ends cleanly before that (the run is finished, or it was stopped) gives its last
+    event instead. Raises `BusyError` if the run has a daemon, `DaemonEnded` if this one failed.
+    """
+    refuse_if_running(run)
+    events_from, log_from = loose.file_size(run.events), loose.file_size(run.log)
+    with run.log.open("ab") as log, _usr1_blocked():
+        process = subprocess.Popen(
+            command(run, options),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            env=os.environ | {"ANDREAD_SUPERVISOR": "detached"},
+        )
+    try:
+        return _until_it_trains(run, process, events_from, log_from)
+    except KeyboardInterrupt:
+        render.note(f"the daemon (pid {process.pid}) goes on starting: andrectl status, stop")
+        raise
+    finally:
+        process.returncode = process.poll() or 0  # it is detached: nobody waits for it from here
+
+
+def _until_it_trains(
+    run: RunDirectory, process: subprocess.Popen[bytes], events_from: int, log_from: int
+) -> Event:
+    """Wait for the `started` event of `process`, or for its end."""
+    narrate = Narrator(run, process.pid)
+    while True:
+        ended = process.poll() is not None  # asked first: what it said last is then on file
+        said = list(events.read(run.events, events_from))
+        for event in said:
+            if event["event"] == "started" and event.get("pid") == process.pid:
+                return event
+        if ended:
+            return _ended_early(run, process.returncode, said, log_from)
+        narrate()
+        time.sleep(POLL)
+
+
+def _ended_early(run: RunDirectory, code: int, said: list[Event], log_from: int) -> Event:
+    """Return how a daemon ended cleanly, else raise with its last word or the end of its log."""
+    stopped = last(said, "stopped")
+    if code == 0:
+        return last(said, "finished") or stopped or {"event": "stopped", "why": "it ended cleanly"}
+    if stopped.get("why") and stopped.get("exit_code") == code:
+        hint = loose.text(stopped.get("hint")) or f"its log: {run.log}"
+        raise DaemonEnded(f"the daemon did not train: {loose.text(stopped['why'])}", hint, code)
+    for line in log_lines(run.log, log_from):
+        render.note(f"  | {line}")
+    if code < 0:
+        name = signal.Signals(-code).name
+        raise DaemonEnded(f"the daemon was killed by {name}", f"see {run.log}", OS_FAULT)
+    raise DaemonEnded(
+        f"the daemon ended before it trained (exit code {code})", f"its log: {run.log}", code
+    )
+
+
+def log_lines(path: Path, offset: int, count: int = _LOG_LINES) -> list[str]:
+    """Return the last `count` lines that the log has got from `offset` on."""
+    try:
+        with path.open("rb") as stream:
+            stream.seek(max(offset, loose.file_size(path) - (64 << 10)))
+            return stream.read().decode(errors="replace").splitlines()[-count:]
+    except FileNotFoundError:
+        return []
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """How a daemon ended: its `stopped` event, and its last `checkpoint` event if it wrote one."""
+
+    pid: int
+    event: Event
+    checkpoint: Event
+
+
+def stop(run: RunDirectory, timeout: float | None) -> Stopped | None:
+    """Ask the daemon to stop and wait until it has; None if there is none.
+
+    Raises `BusyError` after `timeout` seconds (None: never), while it goes on stopping.
+    """
+    events_from = loose.file_size(run.events)
+    pid = lock.signal_holder(run.lock, signal.SIGTERM)
+    if pid is None:
+        return None
+    try:
+        wait(
+            lambda: lock.holder(run.lock) != pid,
+            timeout,
+            Narrator(run, pid),
+            f"the daemon (pid {pid}) is still stopping",
+            "it goes on: andrectl stop again waits for it",
+        )
+    except KeyboardInterrupt:
+        render.note(f"the daemon (pid {pid}) goes on stopping")
+        raise
+    said = list(events.read(run.events, events_from))
+    return Stopped(pid, last(said, "stopped"), last(said, "checkpoint"))
+
+
+def last(said: Sequence[Event], kind: str) -> Event:
+    """Return the last event of `kind`, an empty one if there is none."""
+    return next((event for event in reversed(said) if event["event"] == kind), {})
+
+
+def wait(
+    done: Callable[[], bool],
+    timeout: float | None,
+    narrate: Callable[[], None],
+    message: str,
+    hint: str,
+) -> None:
+    """Poll `done` until it is true; `BusyError` with `message` after `timeout` seconds."""
+    deadline = None if timeout is None else clock.boot_seconds() + timeout
+    while not done():
+        if deadline is not None and clock.boot_seconds() >= deadline:
+            raise BusyError(f"{message} after {render.duration(timeout)}", hint)
+        narrate()
+        time.sleep(POLL)
+
+
+class Narrator:
+    """Tells on stderr what the daemon `pid` is doing, whenever that changes."""
+
+    def __init__(self, run: RunDirectory, pid: int) -> None:
+        self._run, self._pid, self._told = run, pid, ""
+
+    def __call__(self) -> None:
+        """Tell what is new."""
+        now = presence.read(self._run.lock)
+        if now.pid != self._pid or not now.phase:
+            return
+        text = f"{now.phase} ({now.waiting})" if now.waiting else now.phase
+        if text != self._told:
+            self._told = text
+            where = f", step {now.step:,} of {now.steps:,}" if now.steps else ""
+            render.note(f"pid {self._pid}: {text}{where}")
