@@ -245,8 +245,8 @@ _TABLES: Final = {
 def read_settings(path: Path) -> Settings:
     """Read and check run.toml at `path`.
 
-    Raises `MissingError` if it is not there, `DataError` if it is no regular file, `ConfigError` for
-    whatever is wrong in it. A link is followed.
+    A link is followed. Raises `MissingError` if it is not there, `DataError` if it is no regular
+    file, `ConfigError` for whatever is wrong in it.
     """
     try:
         text = files.read_bytes(path.resolve(), _MAX_BYTES).decode("utf-8")
