@@ -1,10 +1,8 @@
-import os
 import resource
 import shutil
 import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -49,7 +47,7 @@ def test_a_long_document_goes_to_one_side_whole_and_a_lone_one_by_pieces(tmp_pat
     run = make_run(tmp_path, [BOOKS, {"name": "lone", "paths": ["lone.txt"]}])
     write_texts(tmp_path / "books", 12, 40_000)  # several pieces each
     (tmp_path / "lone.txt").write_text(words(99, 200_000))
-    books, lone = prepare(run, settings_of(run))
+    _, lone = prepare(run, settings_of(run))
     tokenizer = Tokenizer.load(run.tokenizer, SEPARATOR)
     texts = [tokenizer.decode(tokens(run, "books", split)) for split in ("train", "validation")]
     documents = [text for side in texts for text in side.split(SEPARATOR) if text]
@@ -63,7 +61,7 @@ def test_the_split_does_not_depend_on_the_seed_of_the_run(tmp_path):
     found = []
     for seed in (1, 2):
         run = make_run(tmp_path / f"r{seed}", [BOOKS | {"paths": ["../books"]}])
-        run.settings.write_text(run.settings.read_text().replace("steps", f"seed = {seed}\nsteps"))
+        run.settings.write_text(run.settings.read_text().replace("[run]", f"[run]\nseed = {seed}"))
         found.append(prepare(run, settings_of(run))[0].fingerprint)
     assert found[0] == found[1]
 
@@ -218,13 +216,13 @@ prepare.prepare(run, read_settings(run.settings), tell)
 """
 
 
-def test_a_kill_at_any_moment_changes_nothing(tmp_path, monkeypatch):
+def test_a_kill_at_any_moment_changes_nothing(tmp_path):
     write_texts(tmp_path / "books", 30, 4000)
     whole = make_run(tmp_path / "whole", [BOOKS | {"paths": ["../books"]}])
     prepare(whole, settings_of(whole))
     run = make_run(tmp_path / "killed", [BOOKS | {"paths": ["../books"]}])
     taken_up = []
-    for lines in (1, 4, 9, 15, 20, 10_000):
+    for lines in (1, 2, 3, 3, 3, 3, 3):
         process = subprocess.Popen(
             [sys.executable, "-c", KILLED, str(run.path)], stdout=subprocess.PIPE
         )
@@ -315,16 +313,13 @@ def test_a_full_disk_is_a_storage_error_and_leaves_nothing_half(tmp_path):
     assert hashes(run) == whole
 
 
+@pytest.mark.slow
 def test_memory_stays_bounded(tmp_path):
-    with (tmp_path / "big.txt").open("w") as stream:
-        for number in range(24):
-            stream.write(words(number, 500_000))
+    (tmp_path / "big.txt").write_text(words(1, 400_000).replace("\n", " ") * 8)  # one line, 15 MB
     run = make_run(tmp_path, [{"name": "big", "paths": ["big.txt"]}])
     script = KILLED.replace("chunks.BATCH, prepare.JOURNAL_EVERY = 20_000, 10_000", "")
     script += "import resource; print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
-    began = time.monotonic()
     done = subprocess.run(
         [sys.executable, "-c", script, str(run.path)], capture_output=True, text=True, check=True
     )
-    assert int(done.stdout.split()[-1]) < 600 << 10, time.monotonic() - began
-    os.unlink(tmp_path / "big.txt")  # noqa: PTH108
+    assert int(done.stdout.split()[-1]) < 300 << 10

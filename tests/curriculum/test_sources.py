@@ -126,7 +126,7 @@ def test_a_file_without_permission_is_skipped_or_fatal(tmp_path, monkeypatch):
         source = reader(Path(), "secret", "open")
         assert texts(source) == ["open"]
         assert source.skipped["unreadable file"].names == ("secret (Permission denied)",)
-        with pytest.raises(DataError, match="secret .Permission denied"):
+        with pytest.raises(DataError, match=r"secret \(Permission denied\)"):
             texts(reader(Path(), "secret"))
     finally:
         os.seteuid(0)
