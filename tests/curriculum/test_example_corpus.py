@@ -7,7 +7,7 @@ from andrectl import example
 
 MODULE = '''"""The module."""
 import os  # é
-
+\x0c
 
 class Shape:
     """A shape.
@@ -61,5 +61,8 @@ def test_the_corpus_is_large_whole_and_the_same_twice(tmp_path):
         data.decode() for path, data in trees[0].items() if path.parts[:2] == ("corpus", "code")
     )
     lines = (tmp_path / "a/corpus/docstrings.jsonl").read_bytes().splitlines()
+    for path, data in trees[0].items():
+        if path.suffix == ".py":
+            ast.parse(data.replace(b"\r", b""))
     for line in lines[::7]:
         assert orjson.loads(line)["text"] not in code

@@ -51,7 +51,7 @@ def test_importing_the_command_loads_nothing_heavy():
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_leaves_cleanly_and_the_work_can_be_taken_up(run, number):
-    write_texts(run.path / "books", 200, 5000)
+    write_texts(run.path / "books", 100, 3000)
     script = (
         "import sys\n"
         "from andrectl.commands.prepare import command\n"
@@ -73,4 +73,4 @@ def test_a_signal_leaves_cleanly_and_the_work_can_be_taken_up(run, number):
     assert process.returncode == 75
     assert "run `andrectl prepare` again" in told
     result = CliRunner().invoke(command, ["--json"], obj=run, catch_exceptions=False)
-    assert orjson.loads(result.stdout)["sources"][0]["documents"] == 200
+    assert orjson.loads(result.stdout)["sources"][0]["documents"] == 100
