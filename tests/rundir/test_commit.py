@@ -102,8 +102,8 @@ def test_commit_order_as_the_kernel_sees_it(tmp_path: Path, fresh: RunDirectory)
 
 
 def test_what_is_committed(fresh: RunDirectory) -> None:
-    loss = LossHistory.resume(fresh.history, 4, companion.read(fresh.companion(4)).history_length)
-    history = loss[0]
+    vouched_length = companion.read(fresh.companion(4)).history_length
+    history, _ = LossHistory.resume(fresh.history, 4, vouched_length)
     history.record(entry(5))
     held = descriptors()
     whole = image(5)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import struct
@@ -12,12 +11,13 @@ from pathlib import Path
 import pytest
 
 from andread.rundir import companion, recovery
-from andread.rundir.errors import AccessError, AndreadError, DataError, StorageError
+from andread.rundir.errors import AndreadError, DataError
 from andread.rundir.layout import RunDirectory
 from andread.rundir.recovery import Rejected, newest_valid, open_history, set_aside, verified_reader
 from tests.rundir.helpers import (
     N_PARAMS,
     STRANGERS,
+    build_run,
     entry,
     history_bytes,
     image,
@@ -278,7 +278,6 @@ except AndreadError as error:
     assert "INJECTED" in text
     expected = {"EIO": "StorageError", "ENOMEM": "BusyError", "EACCES": "AccessError"}[error]
     assert done.stdout.strip() == expected, done.stderr
-    assert expected in (c.__name__ for c in (StorageError, AccessError)) or error == "ENOMEM"
 
 
 def test_run_directory_that_may_not_be_read(run: RunDirectory) -> None:
@@ -306,8 +305,6 @@ def test_run_directory_that_is_not_there(tmp_path: Path) -> None:
 def test_read_only_disk_can_still_be_verified(
     tmpfs: Callable[[str], Path], read_only: Callable[[Path], None]
 ) -> None:
-    from tests.rundir.helpers import build_run
-
     disk = tmpfs("1m")
     run = build_run(disk / "run", (0, 4), 6)
     damage(run, 4, "bit")
@@ -331,4 +328,3 @@ def test_reader_gets_the_companion_and_may_put_the_bytes_where_they_belong(
     found = newest_valid(run, N_PARAMS, reader)
     assert found is not None
     assert (seen, found.companion.step) == ([8, 4], 4)
-    assert dataclasses.is_dataclass(found)
