@@ -6,7 +6,7 @@ parameter is a matrix; their order here is the order of the checkpoint file:
 
     wte [vocabulary, d], wpe [context, d],
     for each layer: qkv [3d, d], attn_out [d, d], mlp_up [4d, d], mlp_down [d, 4d],
-    head [vocabulary, d]
+    head.weight [vocabulary, d]
 
 It is GPT2LMHeadModel with gains 1, biases 0 and `tie_word_embeddings=False`.
 Source: Radford et al., "Language Models are Unsupervised Multitask Learners", 2019.
@@ -99,7 +99,8 @@ class Andrea(nn.Module):
         self.wte = nn.Parameter(torch.empty(settings.vocabulary, settings.width))
         self.wpe = nn.Parameter(torch.empty(settings.context, settings.width))
         self.blocks = nn.ModuleList(Block(settings) for _ in range(settings.layers))
-        self.head = nn.Parameter(torch.empty(settings.vocabulary, settings.width))
+        # A module and not a bare parameter: those would come before the blocks.
+        self.head = nn.Linear(settings.width, settings.vocabulary, bias=False)
 
     def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
         """Return the mean cross-entropy of each sequence, [B] in nats, for int64 [B, T]."""
@@ -140,7 +141,8 @@ class Andrea(nn.Module):
         return x
 
     def _head(self, x: Tensor) -> Tensor:
-        return functional.linear(_norm(x), self.head)
+        logits: Tensor = self.head(_norm(x))
+        return logits
 
 
 def _norm(x: Tensor) -> Tensor:

@@ -22,8 +22,14 @@ class Slot:
 
     name: str
     parameter: nn.Parameter
+    owner: nn.Module
     start: int
     stop: int
+
+    @property
+    def is_owned(self) -> bool:
+        """Tell whether the model still uses this very parameter."""
+        return self.owner._parameters.get(self.name.rpartition(".")[2]) is self.parameter
 
 
 class FlatStore:
@@ -46,7 +52,8 @@ class FlatStore:
         self.slots: list[Slot] = []
         start = 0
         for name, parameter in named:
-            slot = Slot(name, parameter, start, start + parameter.numel())
+            owner = model.get_submodule(name.rpartition(".")[0])
+            slot = Slot(name, parameter, owner, start, start + parameter.numel())
             view = self.weights[slot.start : slot.stop].view(parameter.shape)
             view.copy_(parameter.detach())
             parameter.data = view
@@ -81,7 +88,7 @@ class FlatStore:
         weights, gradients = self.weights.data_ptr(), self.gradients.data_ptr()
         for slot in self.slots:
             gradient = slot.parameter.grad
-            if slot.parameter.data_ptr() != weights + 4 * slot.start:
+            if not slot.is_owned or slot.parameter.data_ptr() != weights + 4 * slot.start:
                 raise _detached(slot.name, "weight")
             if gradient is None or gradient.data_ptr() != gradients + 4 * slot.start:
                 raise _detached(slot.name, "gradient")

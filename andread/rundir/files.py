@@ -8,7 +8,8 @@ place. Two promises:
 - a failed write or fsync is never retried on the same file: the temporary file is discarded, for
   the kernel may call a second fsync of it a success with the data gone.
 
-Reading refuses what is not a regular file, so that a FIFO or a device cannot hang a start.
+Reading and appending refuse what is not a regular file: a FIFO or a device cannot hang a start or
+swallow an event.
 """
 
 from __future__ import annotations
@@ -141,15 +142,12 @@ def replace_json(path: Path, value: Any) -> None:
 
 def append_line(path: Path, line: bytes) -> None:
     """Append `line` (without newline) to `path` in one write, starting on a line of its own."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, FILE_MODE)
-    try:
+    with opened(path, os.O_RDWR | os.O_CREAT | os.O_APPEND) as descriptor:
         end = os.fstat(descriptor).st_size
         torn = end > 0 and os.pread(descriptor, 1, end - 1) != b"\n"
         data = (b"\n" if torn else b"") + line + b"\n"
         if os.write(descriptor, data) != len(data):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-    finally:
-        os.close(descriptor)
 
 
 def make_directory(path: Path) -> None:
@@ -174,7 +172,11 @@ def remove(path: Path) -> None:
 
 def sweep(directory: Path) -> list[str]:
     """Remove temporary files that a dead writer left in `directory`; return their names."""
-    left = [entry for entry in directory.iterdir() if TEMPORARY_INFIX in entry.name]
+    left = [
+        entry
+        for entry in directory.iterdir()
+        if TEMPORARY_INFIX in entry.name and (entry.is_symlink() or not entry.is_dir())
+    ]
     for entry in left:
         entry.unlink()
     return [entry.name for entry in left]
@@ -190,18 +192,26 @@ def chunks(stream: BinaryIO, length: int) -> Iterator[bytes]:
         yield chunk
 
 
-@contextlib.contextmanager
-def opened(path: Path, flags: int = os.O_RDONLY) -> Iterator[int]:
+def open_regular(path: Path, flags: int) -> int:
     """Open the regular file `path`, never blocking; raise `DataError` for anything else."""
     try:
-        descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
+        flags |= os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
+        descriptor = os.open(path, flags, FILE_MODE)
     except OSError as error:
-        if error.errno in (errno.ELOOP, errno.ENXIO):
+        if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
             raise _not_regular(path) from None
         raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise _not_regular(path)
+    return descriptor
+
+
+@contextlib.contextmanager
+def opened(path: Path, flags: int = os.O_RDONLY) -> Iterator[int]:
+    """Hold the regular file `path` open; raise `DataError` for anything else."""
+    descriptor = open_regular(path, flags)
     try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise _not_regular(path)
         yield descriptor
     finally:
         os.close(descriptor)

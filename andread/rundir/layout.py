@@ -28,7 +28,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-_CHECKPOINT: Final = re.compile(r"step_(\d{6,})\.bin")
+_CHECKPOINT: Final = re.compile(r"step_([0-9]{6}|[1-9][0-9]{6,})\.bin")
 TEMPORARY_INFIX: Final = ".tmp-"
 REJECTED_SUFFIX: Final = ".rejected"
 

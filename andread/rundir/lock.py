@@ -23,9 +23,8 @@ from typing import Any, Final
 
 import orjson
 
-from andread.rundir import clock
-from andread.rundir.errors import BusyError, from_os_error
-from andread.rundir.files import FILE_MODE
+from andread.rundir import clock, files
+from andread.rundir.errors import BusyError, DataError, from_os_error
 
 _FLOCK: Final = struct.Struct("hhqqi4x")  # struct flock of 64-bit Linux
 _BLOCK: Final = 4096
@@ -44,10 +43,10 @@ class RunLock:
     ) -> RunLock:
         """Take the lock, trying for `wait` seconds; `BusyError` names the holder.
 
-        `stopping` is polled while waiting and ends the wait.
+        `stopping` is polled while waiting and ends the wait. `DataError` if the lock is no file.
         """
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+            descriptor = files.open_regular(path, os.O_RDWR | os.O_CREAT)
         except OSError as error:
             raise from_os_error(error, "opening the run's lock") from error
         deadline = clock.boot_seconds() + wait
@@ -59,11 +58,12 @@ class RunLock:
                 if error.errno not in (errno.EACCES, errno.EAGAIN):
                     os.close(descriptor)
                     raise from_os_error(error, "locking the run") from error
-            if clock.boot_seconds() >= deadline or stopping():
-                pid = _holder_by_descriptor(descriptor)
+            pid = _holder_by_descriptor(descriptor)
+            if pid is not None and (clock.boot_seconds() >= deadline or stopping()):
                 os.close(descriptor)
+                who = f"pid {pid}" if pid > 0 else "not visible from here"
                 raise BusyError(
-                    f"{path.parent} is in use by another process (pid {pid})",
+                    f"{path.parent} is in use by another process ({who})",
                     "andrectl status tells what it does; andrectl stop ends it",
                 )
             time.sleep(0.05)
@@ -71,9 +71,10 @@ class RunLock:
     def describe(self, content: dict[str, Any]) -> None:
         """Rewrite the lock's content; information only, so a failed write is no failure."""
         data = orjson.dumps(content)
-        if len(data) < _BLOCK:
-            with contextlib.suppress(OSError):
-                os.pwrite(self._descriptor, data.ljust(_BLOCK - 1) + b"\n", 0)
+        with contextlib.suppress(OSError):
+            size = max(os.fstat(self._descriptor).st_size, len(data) + 1)  # over all there was
+            size = -(-size // _BLOCK) * _BLOCK
+            os.pwrite(self._descriptor, data.ljust(size - 1) + b"\n", 0)
 
     def release(self) -> None:
         """Give the lock back."""
@@ -95,25 +96,25 @@ def _holder_by_descriptor(descriptor: int) -> int | None:
 
 
 def holder(path: Path) -> int | None:
-    """Return the pid that holds the lock at `path`, None if nobody does. Never call as owner."""
+    """Return the pid that holds the lock at `path`, None if nobody does. Never call as owner.
+
+    A holder on another host or in another pid namespace has a pid below 1: it cannot be seen.
+    """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        with files.opened(path) as descriptor:
+            return _holder_by_descriptor(descriptor)
     except FileNotFoundError:
         return None
-    try:
-        return _holder_by_descriptor(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def describe(path: Path) -> dict[str, Any]:
-    """Return what the lock's owner, present or past, last wrote about itself."""
+    """Return what the lock's owner, present or past, last wrote. Never call as owner."""
     for _ in range(3):  # the owner may be rewriting it just now
         try:
-            content = orjson.loads(path.read_bytes()[:_BLOCK])
+            content = files.read_json(path, 1 << 20)
         except FileNotFoundError:
             return {}
-        except orjson.JSONDecodeError:
+        except DataError:
             time.sleep(0.005)
             continue
         return content if isinstance(content, dict) else {}
@@ -123,9 +124,15 @@ def describe(path: Path) -> dict[str, Any]:
 def signal_holder(path: Path, number: signal.Signals) -> int | None:
     """Send signal `number` to the holder of the lock; return its pid, None if nobody holds it.
 
-    A recycled pid is never signalled: the pid is read, pinned by a pidfd, and read again.
+    A recycled pid is never signalled: the pid is read, pinned by a pidfd, and read again. Raises
+    `AccessError` if we may not signal the holder, `BusyError` if it cannot be seen from here.
     """
     while (pid := holder(path)) is not None:
+        if pid < 1:
+            raise BusyError(
+                f"{path.parent} is in use by a process that cannot be seen from here",
+                "run this on the host, or in the container, that the run is in",
+            )
         try:
             descriptor = os.pidfd_open(pid)
         except ProcessLookupError:
@@ -136,6 +143,8 @@ def signal_holder(path: Path, number: signal.Signals) -> int | None:
                 return pid
         except ProcessLookupError:
             continue
+        except PermissionError as error:
+            raise from_os_error(error, f"signalling process {pid}") from error
         finally:
             os.close(descriptor)
     return None

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from andread.rundir import files
 from andread.rundir.errors import AndreadError, ConfigError, MissingError, from_os_error
 from andread.rundir.tables import (
     FRACTION,
@@ -31,6 +32,8 @@ from andread.rundir.tables import (
 
 MAX_PARAMETERS: Final = 2**31 - 1
 """The header's int32 n_params bounds a checkpoint file at this many parameters."""
+
+_MAX_BYTES: Final = 4 << 20
 
 SOURCE_FORMATS: Final = ("text", "jsonl", "parquet", "tokens")
 
@@ -245,17 +248,19 @@ _TABLES: Final = {
 def read_settings(path: Path) -> Settings:
     """Read and check run.toml at `path`.
 
-    Raises `MissingError` if it is not there, `ConfigError` for whatever is wrong in it.
+    A link is followed. Raises `MissingError` if it is not there, `DataError` if it is no regular
+    file, `ConfigError` for whatever is wrong in it.
     """
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        text = files.read_bytes(path.resolve(), _MAX_BYTES).decode("utf-8")
+        document = tomllib.loads(text)
     except FileNotFoundError:
         raise MissingError(
             f"{path} does not exist", "andrectl init writes one from a preset and sources"
         ) from None
     except OSError as error:
         raise from_os_error(error, f"reading {path}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RuntimeError) as error:  # also a number or nesting beyond Python's limits
         raise ConfigError(f"{path} is not valid TOML: {error}", "correct that line") from None
     try:
         return settings_from(document)

@@ -51,6 +51,8 @@ def read_table(cls: type[T], table: Mapping[str, Any], where: str) -> T:
 
     Raises `ConfigError` for an unknown or missing key, a wrong type or a failed check.
     """
+    if not isinstance(table, Mapping):
+        raise _wrong(table, "a table", where)
     fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
     hints = typing.get_type_hints(cls)
     for key in table:
@@ -93,7 +95,10 @@ def _converted(value: Any, hint: Any, where: str) -> Any:
             }
         raise _wrong(value, "a table", where)
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        value = float(value)
+        try:
+            value = float(value)
+        except OverflowError:
+            raise _wrong(value, "a finite number", where) from None
     if hint is Any:
         return value
     if type(value) is not hint:

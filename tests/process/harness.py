@@ -144,8 +144,7 @@ class Daemon:
 
     def until_phase(self, phase: str) -> None:
         self.until(
-            lambda: (p := presence.read(self.run.lock)).phase == phase
-            and p.pid == self.process.pid
+            lambda: (p := presence.read(self.run.lock)).phase == phase and p.pid == self.process.pid
         )
 
     def stderr(self) -> str:
