@@ -86,7 +86,7 @@ class LazyGroup(click.Group):
         except AndreadError as error:
             code = tell(error)
         except OSError as error:
-            code = tell(errors.from_os_error(error, "andrectl"))
+            code = tell(errors.from_os_error(error, "refused by the system"))
         sys.exit(code if isinstance(code, int) else errors.OK)
 
 

@@ -113,8 +113,9 @@ def _owner(run: RunDirectory, reader: Reader) -> Table:
 
 def _losses(run: RunDirectory, reader: Reader) -> Table:
     """Return the last loss and where losses are going, from the end of the history."""
-    entries = reader.attempt(run.history, lambda: history.tail(run.history, 2 * WINDOW)) or []
-    if not entries and run.history.is_file():
+    read = reader.attempt(run.history, lambda: history.tail(run.history, 2 * WINDOW))
+    entries = read or []
+    if read == [] and run.history.is_file():
         empty = len(history.OPENING + history.CLOSING)
         if run.history.stat().st_size > empty:
             reader.blame(run.history, "holds no readable entry")
