@@ -23,7 +23,7 @@ from andrectl import selection
 
 COMMANDS: Final[dict[str, str]] = {
     "init": "Make a run directory: run.toml from a preset and your sources.",
-    "prepare": "Turn the sources into tokens, before the daemon would.",
+    "prepare": "Turn the sources into tokens, and train the tokenizer if there is none.",
     "start": "Start the daemon and wait until it trains.",
     "stop": "Stop the daemon at its next step boundary, on a checkpoint.",
     "status": "Tell how the run is doing.",
@@ -86,7 +86,7 @@ class LazyGroup(click.Group):
         except AndreadError as error:
             code = tell(error)
         except OSError as error:
-            code = tell(errors.from_os_error(error, "andrectl"))
+            code = tell(errors.from_os_error(error, "refused by the system"))
         sys.exit(code if isinstance(code, int) else errors.OK)
 
 

@@ -25,7 +25,9 @@ class Reader:
 
     def blame(self, path: Path, problem: str) -> None:
         """Remember that the file at `path` has `problem`."""
-        self.damaged.append({"file": path.name, "problem": problem.replace(f"{path} ", "", 1)})
+        found = {"file": path.name, "problem": problem.replace(f"{path} ", "", 1)}
+        if found not in self.damaged:
+            self.damaged.append(found)
 
     def attempt(self, path: Path, read: Callable[[], T]) -> T | None:
         """Return `read()`, None if the file at `path` is missing or damaged."""

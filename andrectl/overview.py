@@ -34,6 +34,11 @@ _EVENTS_TAIL: Final = 1 << 20
 _SILENCE: Final = 60.0
 """Seconds without a word after which a daemon of quick steps counts as stuck."""
 _TROUBLE: Final = ("fault", "history_fault", "diverged")
+_FINDINGS: Final = (
+    *("swept", "rejected", "history_fault", "history_cut", "zombie", "new_source"),
+    *("environment", "refused", "fault", "healed"),
+)
+"""What a daemon may have to tell before it trains."""
 
 
 def overview(run: RunDirectory) -> Table:
@@ -108,8 +113,9 @@ def _owner(run: RunDirectory, reader: Reader) -> Table:
 
 def _losses(run: RunDirectory, reader: Reader) -> Table:
     """Return the last loss and where losses are going, from the end of the history."""
-    entries = reader.attempt(run.history, lambda: history.tail(run.history, 2 * WINDOW)) or []
-    if not entries and run.history.is_file():
+    read = reader.attempt(run.history, lambda: history.tail(run.history, 2 * WINDOW))
+    entries = read or []
+    if read == [] and run.history.is_file():
         empty = len(history.OPENING + history.CLOSING)
         if run.history.stat().st_size > empty:
             reader.blame(run.history, "holds no readable entry")
@@ -230,8 +236,7 @@ def _events(run: RunDirectory, reader: Reader) -> list[Table]:
 
 def _told(said: list[Table]) -> dict[str, Any]:
     """Return what the events since the last start say, and the last verdict of a replay."""
-    starts = [index for index, event in enumerate(said) if event["event"] == "started"]
-    recent = said[starts[-1] :] if starts else said
+    recent = said[_last_life(said) :]
     kinds = [event["event"] for event in recent]
 
     def last(kind: str, among: list[Table]) -> Table | None:
@@ -259,3 +264,12 @@ def _unhealed(said: list[Table]) -> list[Table]:
         for index, event in enumerate(said)
         if event["event"] != "fault" or index > healed.get(loose.text(event.get("what")), -1)
     ]
+
+
+def _last_life(said: list[Table]) -> int:
+    """Return where the last life of a daemon begins: what it found comes before `started`."""
+    starts = [index for index, event in enumerate(said) if event["event"] == "started"]
+    begin = starts[-1] if starts else 0
+    while begin and said[begin - 1]["event"] in _FINDINGS:
+        begin -= 1
+    return begin

@@ -100,9 +100,10 @@ def _checkpoint(view: Table) -> str:
 def _kept(view: Table) -> str:
     kept, disk = view["kept"], view["disk"]
     more = disk["more_checkpoints"]
-    fit = "" if more is None else f": {more:,} more checkpoints fit"
+    fit = "" if more is None else f": {more:,} more fit"
+    count = render.count(kept["count"], "checkpoint")
     return (
-        f"{kept['count']} checkpoints, {render.size(kept['bytes'])}, {kept['pinned']} pinned; "
+        f"{count}, {render.size(kept['bytes'])}, {kept['pinned']} pinned; "
         f"{render.size(disk['free_bytes'])} free{fit}"
     )
 
@@ -185,9 +186,11 @@ def _trouble(view: Table) -> list[str]:
         what = loose.text(event.get("what") or event["event"])
         lines.append(f"{what}: {loose.text(event.get('detail') or event.get('why'))}")
     if view["skipped_steps"]:
-        lines.append(f"{view['skipped_steps']} steps not applied since the last start")
+        lines.append(
+            f"{render.count(view['skipped_steps'], 'step')} not applied since the last start"
+        )
     if view["spikes"]:
-        lines.append(f"{view['spikes']} loss spikes since the last start")
+        lines.append(f"{render.count(view['spikes'], 'loss spike')} since the last start")
     lines += [
         f"zombie arm {name}: it has no source, and is not counted" for name in view["zombies"]
     ]

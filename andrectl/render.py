@@ -58,15 +58,20 @@ def duration(seconds: float | None) -> str:
     return f"{minutes}m {whole % 60:02d}s" if minutes else f"{whole}s"
 
 
-def size(count: float | None) -> str:
+def size(number: float | None) -> str:
     """Return a number of bytes in decimal units, as disks are sold: 1.44 GB."""
-    if count is None:
+    if number is None:
         return "-"
     for unit in ("B", "kB", "MB", "GB"):
-        if abs(count) < 1000:
-            return f"{count:.0f} B" if unit == "B" else f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} TB" if count < 1000 else f"{count:,.0f} TB"
+        if abs(number) < 999.5:
+            return f"{number:.0f} B" if unit == "B" else f"{number:.3g} {unit}"
+        number /= 1000
+    return f"{number:.3g} TB" if number < 1000 else f"{number:,.0f} TB"
+
+
+def count(number: int, noun: str) -> str:
+    """Return `number` with its noun: 1 checkpoint, 2 checkpoints."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def number(value: float | None, digits: int = 4) -> str:
@@ -85,8 +90,8 @@ def sparkline(values: Sequence[float], width: int = 40) -> str:
     """Return `values` as a line of blocks, each the mean of a stretch of them."""
     if not values:
         return ""
-    count = min(width, len(values))
-    edges = [round(index * len(values) / count) for index in range(count + 1)]
+    cells = min(width, len(values))
+    edges = [round(index * len(values) / cells) for index in range(cells + 1)]
     stretches = [values[a:b] for a, b in itertools.pairwise(edges)]
     means = [sum(stretch) / len(stretch) for stretch in stretches]
     low, high = min(means), max(means)

@@ -27,7 +27,7 @@ LAST_WRITE_FAILED: Final = 81
 
 EXIT_CODES: Final[dict[int, str]] = {
     OK: "success; `andrectl status`: the run is running",
-    STOPPED: "`andrectl status`: the run is stopped",
+    STOPPED: "the run is stopped: `andrectl status` says so, `andrectl snapshot` has nobody to ask",
     UNKNOWN: "`andrectl status`: there is no such run, or its state cannot be told",
     USAGE: "the command line is wrong",
     DATA: "data is damaged or contradicts what was recorded (checkpoint, history, tokens, source)",

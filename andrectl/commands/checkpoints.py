@@ -55,7 +55,7 @@ def command(
     for name in aside:
         render.note(f"set aside as invalid: {name}")
     total = sum(entry.bytes for entry in found)
-    render.note(f"{len(found)} checkpoints, {render.size(total)}")
+    render.note(f"{render.count(len(found), 'checkpoint')}, {render.size(total)}")
     render.next_step("andrectl snapshot" if found else "andrectl start")
 
 

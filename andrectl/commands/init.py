@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import glob
-import importlib
 import shutil
+import tempfile
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -96,11 +96,8 @@ def command(
     )
     if batch and recipe.micro_batch and batch % recipe.micro_batch:
         recipe = dataclasses.replace(recipe, micro_batch=0)
-    if example and not dry_run:
-        _make(directory)
-        given = _example(directory) + given
-    elif example:
-        given = [{"name": "example", "paths": ["example"]}, *given]
+    if example:
+        given = _example(directory, dry_run) + given
     path = str(tokenizer.absolute()) if tokenizer else ""
     text = template.run_toml(preset, recipe, seed, given, path)
     made = settings.settings_from(tomllib.loads(text))
@@ -160,12 +157,16 @@ def _make(directory: Path) -> None:
     directory.mkdir(mode=0o750, parents=True, exist_ok=True)
 
 
-def _example(directory: Path) -> list[dict[str, Any]]:
+def _example(directory: Path, dry_run: bool) -> list[dict[str, Any]]:
     """Write the example sources and return their [[source]] tables."""
-    tables: list[dict[str, Any]] = importlib.import_module("andrectl.example").write_example(
-        directory
-    )
-    return tables
+    from andrectl.example import write_example
+
+    if dry_run:
+        with tempfile.TemporaryDirectory() as place:
+            return write_example(Path(place))
+    _make(directory)
+    render.note("writing the example sources")
+    return write_example(directory)
 
 
 def _write_first_policy(run: RunDirectory) -> None:

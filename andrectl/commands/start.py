@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from andread.rundir.layout import RunDirectory
-from andrectl import render, supervisor
+from andrectl import loose, render, supervisor
 
 
 @click.command()
@@ -39,14 +39,19 @@ def command(
     if as_json:
         render.json({"run": str(run.path), **event})
         return
+    step, steps = loose.whole(event.get("step")), loose.whole(event.get("steps"))
+    if event["event"] == "finished" or (event["event"] == "started" and step >= steps):
+        click.echo(f"{run.path} is finished at step {step:,}: there is nothing left to train")
+        render.next_step("andrectl samples; to go on, raise [run] steps in run.toml")
+        return
     if event["event"] != "started":
-        click.echo(f"{run.path} did not train: {event['event']} ({event.get('why', 'at its end')})")
+        click.echo(f"{run.path} does not train: {loose.text(event.get('why'))}")
         render.next_step("andrectl status")
         return
     click.echo(
-        f"training since step {event.get('step', 0):,} of {event.get('steps', 0):,}, "
-        f"pid {event.get('pid')}, {event.get('device', '?')} {event.get('precision', '')}".rstrip()
+        f"training since step {step:,} of {steps:,}, pid {event.get('pid')}, "
+        f"{loose.text(event.get('device'))} {loose.text(event.get('precision'))}".rstrip()
     )
     if event.get("checkpoint"):
-        click.echo(f"resumed from {event['checkpoint']}")
+        click.echo(f"resumed from {loose.text(event['checkpoint'])}")
     render.next_step("andrectl status --watch")

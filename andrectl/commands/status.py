@@ -59,6 +59,8 @@ def _next(view: Table) -> str:
     """Return the next useful command."""
     if view["state"] == "running":
         return "andrectl samples shows what it writes; andrectl snapshot keeps this moment"
+    if view["state"] == "unknown":
+        return "ask as the owner of the run, or as root"
     if view["pivot"]:
         return "andrectl start brings it up under exactly one policy"
     if view["prepared"] is False:

@@ -1,9 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 import tomllib
-import types
 from pathlib import Path
 
 import pytest
@@ -116,16 +114,13 @@ def test_a_dry_run_prints_and_writes_nothing(andrectl, tmp_path: Path, text: Pat
     assert not (tmp_path / "new").exists()
 
 
-def test_the_example_brings_its_sources(andrectl, tmp_path: Path, monkeypatch) -> None:
-    def write_example(directory: Path) -> list[dict[str, object]]:
-        (directory / "tales.txt").write_text("once")
-        return [{"name": "tales", "paths": ["tales.txt"]}]
-
-    module = types.SimpleNamespace(write_example=write_example)
-    monkeypatch.setitem(sys.modules, "andrectl.example", module)
+def test_the_example_brings_its_sources(andrectl, tmp_path: Path) -> None:
+    result = andrectl("init", tmp_path / "new", "--example", "--dry-run")
+    assert result.exit_code == 0 and not (tmp_path / "new").exists()
     assert andrectl("init", tmp_path / "new", "--example").exit_code == 0
-    assert read_settings(tmp_path / "new/run.toml").source_names() == ("tales",)
-    assert (tmp_path / "new/tales.txt").exists()
+    assert (tmp_path / "new/run.toml").read_text() == result.stdout
+    for source in read_settings(tmp_path / "new/run.toml").sources:
+        assert all(list((tmp_path / "new").glob(path)) for path in source.paths)
 
 
 def test_the_cost_of_the_largest_preset() -> None:
