@@ -102,6 +102,8 @@ class Daemon:
         self.run = run
         self.log = run.path / "daemon.stderr"
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as behind a shell's `&`
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
             with self.log.open("ab") as stream:
                 self.process = subprocess.Popen(
