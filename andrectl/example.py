@@ -93,16 +93,16 @@ def _modules(library: Path) -> Iterator[tuple[str, tuple[str, list[str]]]]:
 def parted(text: str) -> tuple[str, list[str]]:
     """Part a module into its code without docstrings and its docstrings, in order.
 
-    The lines of a docstring go; what stands beside it on its lines stays. A body that was nothing
-    but its docstring keeps `...`, so that the code still parses.
+    The lines of a docstring go. Where it shares a line, or was the whole body, `...` takes its
+    place, so that the code still parses.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # invalid escapes in old modules
         tree = ast.parse(text)
-    lines = [line.encode() for line in text.splitlines(keepends=True)]
+    lines = text.encode().splitlines(keepends=True)  # as bytes: a form feed ends no line
     starts = [0, *itertools.accumulate(map(len, lines))]
     owners = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    found: list[tuple[int, int, str, bytes]] = []
+    found: list[tuple[int, int, str, bool]] = []
     for node in ast.walk(tree):
         if not isinstance(node, owners) or not (docstring := ast.get_docstring(node)):
             continue
@@ -111,16 +111,16 @@ def parted(text: str) -> tuple[str, list[str]]:
         begin = starts[place.lineno - 1] + place.col_offset
         end = starts[place.end_lineno - 1] + place.end_col_offset
         alone = len(node.body) == 1 and not isinstance(node, ast.Module)
-        found.append((begin, end, docstring, b"..." if alone else b""))
+        found.append((begin, end, docstring, alone))
     found.sort()
     data = b"".join(lines)
     kept, behind = [], 0
-    for begin, end, _, instead in found:
+    for begin, end, _, alone in found:
         line = data.rfind(b"\n", 0, begin) + 1
-        if not instead and not data[line:begin].strip() and data[end : end + 1] == b"\n":
-            begin, end = line, end + 1
-        kept += [data[behind:begin], instead]
-        behind = end
+        whole = not data[line:begin].strip() and data[end : end + 1] in (b"\n", b"")
+        kept.append(data[behind : line if whole and not alone else begin])
+        kept.append(b"" if whole and not alone else b"...")
+        behind = end + 1 if whole and not alone else end
     kept.append(data[behind:])
     return b"".join(kept).decode(), [docstring for _, _, docstring, _ in found]
 

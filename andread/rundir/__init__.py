@@ -10,10 +10,13 @@ Imports neither torch nor click nor systemd. Each module owns one noun:
     feasibility whether a policy can be obeyed
     files       the only way to write here: atomic, durable
     lock        who owns the run
-    checkpoint  the .bin file and which one is the newest valid
+    presence    what the owner tells about itself
+    checkpoint  the .bin file
     companion   what a .bin needs beside it to be resumed from
+    recovery    the newest valid checkpoint, and what was passed over
     commit      the order in which a checkpoint becomes durable, and retention
     history     .loss.json
     events      .events.json
     requests    what a signal asks for
+    clock       the boot clock, and which process is which
 """

@@ -19,7 +19,7 @@ from andread.rundir import checkpoint, companion, files
 from andread.rundir.companion import Companion
 from andread.rundir.errors import DataError
 from andread.rundir.history import LossHistory
-from andread.rundir.layout import RunDirectory
+from andread.rundir.layout import RunDirectory, step_of
 
 
 def commit(
@@ -31,7 +31,8 @@ def commit(
     """Make one checkpoint durable and return its companion.
 
     `image` is the file in pieces; `vouch` makes the companion from the file's SHA-256. Raises
-    `OSError` if anything fails; no final name has changed then but perhaps the companion's.
+    `OSError` if anything fails; no final name has changed then but perhaps the companion's. If only
+    the last directory fsync failed, the .bin has its name too, whole, but not known to be durable.
     """
     size = sum(memoryview(piece).nbytes for piece in image)
     step, _ = checkpoint.HEADER.unpack(bytes(memoryview(image[0])[: checkpoint.HEADER.size]))
@@ -59,8 +60,8 @@ def pinned(run: RunDirectory) -> set[int]:
     """Return the steps whose checkpoints are pinned."""
     if not run.pins.is_dir():
         return set()
-    names = (entry.name.removeprefix("step_") for entry in run.pins.iterdir())
-    return {int(name) for name in names if name.isdigit()}
+    steps = (step_of(entry.name) for entry in run.pins.iterdir())
+    return {step for step in steps if step is not None}
 
 
 def pin(run: RunDirectory, step: int) -> None:
@@ -119,7 +120,8 @@ def sweep(run: RunDirectory) -> list[str]:
         if directory.is_dir():
             swept += files.sweep(directory)
     for path in sorted(run.path.glob("step_*.json")):
-        if not path.with_suffix(".bin").exists():
+        ours = step_of(path.stem) is not None and (path.is_symlink() or not path.is_dir())
+        if ours and not path.with_suffix(".bin").exists():
             files.remove(path)
             swept.append(path.name)
     return swept

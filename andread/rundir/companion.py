@@ -22,6 +22,16 @@ _SHA256: Final[Check] = (
 )
 
 
+_FORMAT: Final[Check] = (lambda v: v == FORMAT, f"{FORMAT}")
+
+
+@dataclass(frozen=True)
+class _Version:
+    """What is read first: the keys of another version are not judged by this one."""
+
+    format: int = setting(check=_FORMAT)
+
+
 @dataclass(frozen=True)
 class Companion:
     """Everything of a step boundary that is not weights, m or v."""
@@ -56,7 +66,7 @@ class Companion:
     """Fingerprint of each source's tokens."""
     environment: dict[str, Any] = field(default_factory=dict)
     """What the bits depend on beside all that: device, threads, versions."""
-    format: int = setting(FORMAT, check=(lambda v: v == FORMAT, f"{FORMAT}"))
+    format: int = setting(FORMAT, check=_FORMAT)
     """Version of this format."""
 
 
@@ -66,6 +76,7 @@ def read(path: Path) -> Companion:
     if not isinstance(value, dict):
         raise DataError(f"{path} is not a companion", "it is damaged")
     try:
+        read_table(_Version, {"format": value.get("format", FORMAT)}, path.name)
         return read_table(Companion, value, path.name)
     except AndreadError as error:
         raise DataError(error.message, error.hint) from None

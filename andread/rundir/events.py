@@ -7,6 +7,7 @@ skips lines that are torn.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Iterator
@@ -33,9 +34,12 @@ def emit(path: Path, kind: str, /, **fields: Any) -> dict[str, Any]:
 
 def read(path: Path, offset: int = 0) -> Iterator[dict[str, Any]]:
     """Yield the events from byte `offset` on; nothing if there is no such file."""
-    if not path.exists():
-        return
-    with files.opened(path) as descriptor, os.fdopen(os.dup(descriptor), "rb") as stream:
+    with contextlib.suppress(FileNotFoundError), files.opened(path) as descriptor:
+        yield from _events(descriptor, offset)
+
+
+def _events(descriptor: int, offset: int) -> Iterator[dict[str, Any]]:
+    with os.fdopen(os.dup(descriptor), "rb") as stream:
         stream.seek(offset)
         for line in stream:
             try:

@@ -104,11 +104,11 @@ class Staged:
         sync_directory(self.final.parent)
 
     def discard(self) -> None:
-        """Drop the temporary file."""
+        """Drop the temporary file; one that will not go is left to `sweep`."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(OSError):  # never to hide the error that led here
             self.path.unlink()
 
     def __enter__(self) -> Staged:

@@ -28,7 +28,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-_CHECKPOINT: Final = re.compile(r"step_([0-9]{6}|[1-9][0-9]{6,})\.bin")
+_STEP: Final = re.compile(r"step_([0-9]{6}|[1-9][0-9]{6,})")
 TEMPORARY_INFIX: Final = ".tmp-"
 REJECTED_SUFFIX: Final = ".rejected"
 
@@ -92,13 +92,17 @@ class RunDirectory:
 
     def checkpoint_steps(self) -> list[int]:
         """Return the steps that have a checkpoint file, in rising order, as numbers."""
-        return sorted(
-            int(match[1])
-            for entry in self.path.iterdir()
-            if (match := _CHECKPOINT.fullmatch(entry.name))
-        )
+        names = (entry.name for entry in self.path.iterdir())
+        steps = (step_of(name.removesuffix(".bin")) for name in names if name.endswith(".bin"))
+        return sorted(step for step in steps if step is not None)
 
 
 def step_name(step: int) -> str:
     """Return `step_NNNNNN`, of six digits or more."""
     return f"step_{step:06d}"
+
+
+def step_of(name: str) -> int | None:
+    """Return the step whose `step_name` is `name`, None if it is no such name."""
+    match = _STEP.fullmatch(name)
+    return int(match[1]) if match else None

@@ -131,12 +131,17 @@ def _vouched_history(run: RunDirectory, found: Companion, accept: bool) -> tuple
         f"{run.checkpoint(found.step).name} vouches for (SHA-256 {(digest or '')[:12]}… instead of "
         f"{found.history_sha256[:12]}…)"
     )
-    end = history.end_of_step(run.history, found.step) if accept else None
-    if end is None:
+    if not accept:
         raise DataError(
             f"{fault}: the record was changed after it was written",
             "restore the file from a backup, or go on with it as it is: "
             "andrectl start --accept-history records the fault and edits nothing",
+        )
+    end = history.end_of_step(run.history, found.step)
+    if end is None:
+        raise DataError(
+            f"{fault}, and there is no entry of step {found.step} in it to go on from",
+            "restore the file from a backup",
         )
     return end, fault
 

@@ -7,6 +7,7 @@ The acknowledgement is an event that carries the id once the checkpoint is durab
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import re
 from dataclasses import dataclass
@@ -59,11 +60,13 @@ def take(run: RunDirectory, own: ProcessIdentity) -> tuple[list[Request], dict[s
     if not run.requests.is_dir():
         return lawful, void
     for path in sorted(run.requests.glob("*.json")):
+        if not _ID.fullmatch(path.stem):
+            continue  # nobody could be told about it by that name
         try:
             request = read_table(Request, files.read_json(path, 1 << 16), path.name)
         except FileNotFoundError:
             continue
-        except (AndreadError, OSError, TypeError, AttributeError) as error:
+        except (AndreadError, OSError) as error:
             void[path.stem] = str(error)
             continue
         if request.id != path.stem:
@@ -87,5 +90,10 @@ def wants_pin(run: RunDirectory, request_id: str) -> bool:
 
 
 def discard(run: RunDirectory, request_id: str) -> None:
-    """Remove a request that was served or refused."""
-    files.remove(run.request(request_id))
+    """Remove a request that was served or refused; a directory in its place stays if it is full."""
+    path = run.request(request_id)
+    if path.is_dir() and not path.is_symlink():
+        with contextlib.suppress(OSError):
+            path.rmdir()
+    else:
+        files.remove(path)

@@ -6,7 +6,7 @@ arm's; an arm that teaches nothing adds to its own alone. A pull of a window rea
 (r + 1)-th time is worth exp(−r/15) of a fresh one (after Muennighoff et al., 2023). What counts in
 the end is the mean over arms of the validation loss, which training by heart does not lower.
 
-`python -m tests.curriculum.simulation` prints the table of `docs/measurements.md`.
+`PYTHONPATH=. python tests/curriculum/simulation.py` prints the tables of `docs/measurements.md`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import dataclasses
 import math
 import random
 import statistics
-import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from andread.curriculum.mixing import Arm, make_mixer
@@ -157,16 +157,24 @@ def compare(
     return statistics.fmean(gaps), statistics.stdev(gaps) / math.sqrt(len(gaps)), runs
 
 
-def report(settings: BanditSettings, seeds: range) -> None:
-    """Print how `settings` fare against uniform in every world."""
-    for name, world in WORLDS.items():
-        policy = Policy(algorithm="ucb", bandit=settings)
-        gap, error, runs = compare(world, policy, seeds)
-        shares = [statistics.fmean(share) for share in zip(*(r.late for r in runs), strict=True)]
+def report(policy: Policy, worlds: Iterable[str], seeds: range) -> None:
+    """Print how `policy` fares against uniform in each of `worlds`, as rows of a table."""
+    for name in worlds:
+        gap, error, runs = compare(WORLDS[name], policy, seeds)
+        shares = [statistics.fmean(share) for share in zip(*(r.shares for r in runs), strict=True)]
         shown = " ".join(f"{share:.2f}" for share in shares[:5])
-        print(f"| {name} | {gap:+.4f} ± {error:.4f} | {shown} |")
+        print(f"| {name} | {gap:+.4f} ± {error:.4f} | {shown} |", flush=True)
 
 
 if __name__ == "__main__":
-    changes = {k: float(v) for k, v in (pair.split("=") for pair in sys.argv[1:])}
-    report(dataclasses.replace(BanditSettings(), **changes), range(8))  # type: ignore[arg-type]
+    print("ucb, default settings")
+    report(Policy(algorithm="ucb"), WORLDS, range(8))
+    repeating = ("by heart", "one small", "small teacher")
+    for algorithm, limit in (("uniform", 4), ("uniform", 16), ("ucb", 4)):
+        print(f"{algorithm}, max_epochs {limit}")
+        report(Policy(algorithm=algorithm, max_epochs=limit), repeating, range(4))
+    telling = ("unlike", "one teaches", "roles switch", "sixteen", "by heart", "late bloomers")
+    for temperature in (0.5, 1.0, 4.0):
+        print(f"ucb, temperature {temperature}")
+        settings = BanditSettings(temperature=temperature)
+        report(Policy(algorithm="ucb", bandit=settings), telling, range(4))

@@ -1,0 +1,76 @@
+import os
+import signal
+import subprocess
+import sys
+
+import orjson
+import pytest
+from click.testing import CliRunner
+from preparing import make_run, write_texts
+
+from andrectl.commands.prepare import command
+
+BOOKS = {"name": "books", "paths": ["books"]}
+
+
+@pytest.fixture
+def run(tmp_path):
+    write_texts(tmp_path / "books", 20)
+    (tmp_path / "books/bad").write_bytes(b"\xff")
+    return make_run(tmp_path, [BOOKS])
+
+
+def test_json_has_a_schema_and_every_source(run):
+    result = CliRunner().invoke(command, ["--json"], obj=run, catch_exceptions=False)
+    found = orjson.loads(result.stdout)
+    assert found["schema"] == 1
+    (row,) = found["sources"]
+    assert (row["source"], row["documents"]) == ("books", 20)
+    assert row["train_windows"] == (row["train_tokens"] - 1) // 16
+    assert row["skipped"]["not UTF-8"] == {"count": 1, "names": ["books/bad"]}
+
+
+def test_the_table_goes_to_stdout_and_narration_to_stderr(run):
+    result = CliRunner().invoke(command, [], obj=run, catch_exceptions=False)
+    assert "validation tokens" in result.stdout
+    assert "books/bad" in result.stdout
+    assert "training the tokenizer" in result.stderr
+    assert "andrectl start" in result.stderr
+
+
+def test_importing_the_command_loads_nothing_heavy():
+    script = (
+        "import sys; import andrectl.commands.prepare; "
+        "print({'torch', 'numpy', 'tokenizers', 'rich'} & set(sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "set()"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_leaves_cleanly_and_the_work_can_be_taken_up(run, number):
+    write_texts(run.path / "books", 100, 3000)
+    script = (
+        "import sys\n"
+        "from andrectl.commands.prepare import command\n"
+        "from andread.rundir.layout import RunDirectory\n"
+        "from andread.rundir.errors import AndreadError\n"
+        "try: command.main([], obj=RunDirectory(sys.argv[1]), standalone_mode=False)\n"
+        "except AndreadError as error: print(error, error.hint); sys.exit(error.exit_code)\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, os.fspath(run.path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    assert process.stderr.readline()  # it has begun
+    process.send_signal(number)
+    told, _ = process.communicate(timeout=60)
+    assert process.returncode == 75
+    assert "run `andrectl prepare` again" in told
+    result = CliRunner().invoke(command, ["--json"], obj=run, catch_exceptions=False)
+    assert orjson.loads(result.stdout)["sources"][0]["documents"] == 100
