@@ -106,11 +106,16 @@ def test_a_killed_run_is_replayed_and_says_so(run: RunDirectory) -> None:
     lock.signal_holder(run.lock, signal.SIGKILL)
     while lock.holder(run.lock) is not None:
         time.sleep(0.05)
-    recorded = status(run, 3)["recorded_step"]
+    told = status(run, 3)
+    recorded, durable = told["recorded_step"], told["checkpoint"]["step"]
     assert "training since step" in andrectl(run, "start")
     wait_for_step(run, recorded + 1)
     replay = status(run, 0)["replay"]
-    assert replay is None or replay["verdict"] == "exact"
+    if durable < recorded:
+        assert (replay["from"], replay["to"]) == (durable + 1, recorded)
+        assert replay["verdict"] == "exact"
+    else:
+        assert replay is None
     assert "stopped after step" in andrectl(run, "stop")
 
 
@@ -149,3 +154,15 @@ def test_training_goes_on_from_an_import(run: RunDirectory, prepared, tmp_path: 
     kinds = [event["event"] for event in events.read(other.events)]
     assert "rejected" not in kinds
     assert status(other, 3)["recorded_step"] >= step + 3
+
+
+def test_in_the_foreground_andrectl_becomes_the_daemon(run: RunDirectory) -> None:
+    line = [sys.executable, "-m", "andrectl", "start", "--foreground", "--run", str(run.path)]
+    with subprocess.Popen(line, cwd=ROOT, stderr=subprocess.DEVNULL) as process:
+        deadline = time.monotonic() + 120
+        while not list(events.read(run.events)) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        told = status(run, 0)
+        assert (told["pid"], told["supervisor"]["kind"]) == (process.pid, "foreground")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
