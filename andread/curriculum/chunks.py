@@ -1,9 +1,9 @@
 """Pieces and blocks to tokens, parted into training and validation.
 
-Each document is followed by the separator. It goes to validation as a whole, by a draw keyed by
-source name and document ordinal, not by the run's seed: runs of different seeds are judged on the
-same text. The pieces of a lone document are documents of their own, and so are the blocks of a
-source that comes as tokens. The first document always trains.
+Each document is followed by the separator. It goes to validation as a whole: of every 1 / share
+documents one is drawn, keyed by source name and not by the run's seed, so that runs of different
+seeds are judged on the same text. The pieces of a lone document are documents of their own, and
+so are the blocks of a source that comes as tokens. The first document always trains.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _Unit:
 class Chunks:
     """The tokens of a source, chunk by chunk.
 
-    `share` is the probability of validation; `poll` is called often, and may raise to stop.
+    `share` is that of validation; `poll` is called often, and may raise to stop.
     """
 
     def __init__(
@@ -59,9 +59,23 @@ class Chunks:
         return self._encoded(behind, tokenizer)
 
     def _split(self, number: int) -> Split:
-        """Draw where document `number` goes."""
-        draw = randomness.uniform(self._stream, number)
-        return "validation" if number and draw < self._share else "train"
+        """Return where document `number` goes; the first one trains."""
+        if number == 0:
+            return "train"
+        if self._share > 0.5:
+            return "train" if self._drawn(number, 1 - self._share) else "validation"
+        return "validation" if self._drawn(number, self._share) else "train"
+
+    def _drawn(self, number: int, share: float) -> bool:
+        """Tell whether `number` is the one drawn of its stretch of 1 / `share` documents.
+
+        A draw for each document on its own would leave a small source without any, now and then.
+        """
+        for stretch in {int(number * share), int((number + 1) * share)} if share else ():
+            place = (stretch + randomness.uniform(self._stream, stretch)) / share
+            if max(1, int(place)) == number:
+                return True
+        return False
 
     def _blocks(self, behind: int) -> Iterator[tuple[int, dict[Split, bytes]]]:
         for number, block in enumerate(self._reader.blocks(self._vocabulary)):

@@ -9,9 +9,12 @@ import pytest
 from preparing import hashes, make_run, settings_of, words, write_texts
 
 from andread.curriculum import partial
+from andread.curriculum.chunks import Chunks
 from andread.curriculum.prepare import StoppedError, prepare
+from andread.curriculum.sources import Reader
 from andread.curriculum.tokenizer import Tokenizer
 from andread.rundir.errors import BusyError, ConfigError, DataError, MissingError, StorageError
+from andread.rundir.settings import SourceSettings
 
 SEPARATOR = "<|endoftext|>"
 BOOKS = {"name": "books", "paths": ["books"]}
@@ -38,7 +41,7 @@ def test_every_document_is_there_once_followed_by_the_separator(tmp_path):
     expected = {words(number, 200) for number in range(60)}
     assert set(sides["train"]) | set(sides["validation"]) == expected
     assert len(sides["train"]) + len(sides["validation"]) == 60 == manifest.documents
-    assert 5 <= len(sides["validation"]) <= 20  # 12 are expected
+    assert 11 <= len(sides["validation"]) <= 13  # one of every five
     assert manifest.train_tokens == len(tokens(run, "books", "train"))
     assert not list(run.data.glob("*.partial"))
 
@@ -318,8 +321,21 @@ def test_memory_stays_bounded(tmp_path):
     (tmp_path / "big.txt").write_text(words(1, 400_000).replace("\n", " ") * 8)  # one line, 15 MB
     run = make_run(tmp_path, [{"name": "big", "paths": ["big.txt"]}])
     script = KILLED.replace("chunks.BATCH, prepare.JOURNAL_EVERY = 20_000, 10_000", "")
-    script += "import resource; print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    # Not ru_maxrss: a child starts with that of its parent.
+    script += "print(open('/proc/self/status').read().split('VmHWM:')[1].split()[0])"
     done = subprocess.run(
         [sys.executable, "-c", script, str(run.path)], capture_output=True, text=True, check=True
     )
     assert int(done.stdout.split()[-1]) < 300 << 10
+
+
+@pytest.mark.parametrize("share", [0.0, 0.02, 0.05, 1 / 3, 0.5, 0.9])
+def test_the_split_takes_one_of_every_so_many_documents(share):
+    for name in ("books", "code", "prose"):
+        reader = Reader(SourceSettings(name=name, paths=("x",)), [])
+        chunks = Chunks(reader, share, 320, lambda: None)
+        drawn = [number for number in range(1000) if chunks._split(number) == "validation"]
+        assert abs(len(drawn) - 1000 * share) <= 1
+        assert 0 not in drawn
+        for end in range(40, 1000, 97):
+            assert abs(sum(number < end for number in drawn) - end * share) <= 1

@@ -338,13 +338,10 @@ def test_a_stop_on_a_full_disk_says_that_the_last_write_failed(
 
 
 def test_a_read_only_file_system_and_no_permission(run: RunDirectory, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "andread", "--run", str(run.path)]
     with mounted(run.path, "--bind", str(run.path)):
         subprocess.run(["mount", "-o", "remount,ro,bind", str(run.path)], check=True)
-        done = subprocess.run(
-            [sys.executable, "-m", "andread", "--run", str(run.path)],
-            capture_output=True,
-            text=True,
-        )
+        done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == errors.IO
     assert "read-only" in done.stderr.lower()
     assert "Traceback" not in done.stderr
@@ -354,8 +351,7 @@ def test_a_read_only_file_system_and_no_permission(run: RunDirectory, tmp_path: 
     for path in (tmp_path, *tmp_path.parents[:2]):
         path.chmod(0o755)
     done = subprocess.run(
-        ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", sys.executable]
-        + ["-m", "andread", "--run", str(run.path)],
+        ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *command],
         capture_output=True,
         text=True,
         env={**os.environ, "HOME": "/nonexistent"},
