@@ -35,7 +35,7 @@ _SILENCE: Final = 60.0
 """Seconds without a word after which a daemon of quick steps counts as stuck."""
 _TROUBLE: Final = ("fault", "history_fault", "diverged")
 _FINDINGS: Final = (
-    *("swept", "rejected", "history_fault", "history_cut", "zombie", "new_source"),
+    *("swept", "rejected", "history_fault", "history_cut", "zombie", "new_source", "ignored"),
     *("environment", "refused", "fault", "healed"),
 )
 """What a daemon may have to tell before it trains."""

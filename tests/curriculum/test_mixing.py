@@ -279,5 +279,5 @@ def test_a_damaged_record_is_refused(damage: Any) -> None:
 
 
 def test_a_policy_that_cannot_be_obeyed_makes_no_mixer() -> None:
-    with pytest.raises(ConfigError):
-        make_mixer(Policy(caps={"docstrings": 0.1}), ARMS, 0)
+    with pytest.raises(ConfigError, match="caps sum to"):
+        make_mixer(Policy(caps={arm.name: 0.1 for arm in ARMS}), ARMS, 0)
