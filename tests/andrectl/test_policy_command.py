@@ -112,7 +112,7 @@ def test_a_file_that_can_be_obeyed(andrectl, trained, tmp_path: Path, text: str)
     ("text", "said"),
     [
         ("[caps]\nbooks = 0.2\ncode = 0.45", "caps sum to 0.65 (books 0.2 + code 0.45), less"),
-        ("[floors]\nbooks = 0.7\ncode = 0.4", "floors sum to 1.1"),
+        ("[floors]\nbooks = 0.5\ncode = 0.6", "floors sum to 1.1"),
         ("[floors]\nbooks = 0.9", "floor of books (0.9)"),  # against the cap in force
         ("[caps]\nbook = 0.9", 'unknown source "book" (did you mean "books"?)'),
         ("[caps]\nbooks = 1.5", "cap of books is 1.5"),
