@@ -108,7 +108,8 @@ class Mixer:
         if len(epochs) != len(self.arms):
             raise ValueError(f"{len(epochs)} epochs for {len(self.arms)} arms")
         if losses is not None:
-            self._bandit.observe(pulled, losses)
+            again = {place for place, passes in enumerate(epochs) if passes > 1}
+            self._bandit.observe(pulled, losses, again)
         sunk, shared = self.sunk, self._shared
         self.step, self._epochs = step, [float(value) for value in epochs]
         mixed, self._shared = self._mix(step + 2)

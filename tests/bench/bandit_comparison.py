@@ -21,6 +21,7 @@ import tempfile
 import time
 import tomllib
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -104,7 +105,7 @@ def train(sources: list[SourceTokens], settings: Settings, policy: Policy) -> di
 
 
 def compare(
-    name: str, seeds: int, steps: int, policies: list[str], results: Path, done: set[Any]
+    name: str, seeds: Sequence[int], steps: int, policies: list[str], results: Path, done: set[Any]
 ) -> None:
     """Train whatever is missing of one world; append the results."""
     with tempfile.TemporaryDirectory() as place:
@@ -113,7 +114,7 @@ def compare(
         first = settings_of(world, 1, steps)
         environment.configure(first.engine, 1)
         prepare(run, first)
-        for seed in range(1, seeds + 1):
+        for seed in seeds:
             settings = settings_of(world, seed, steps)
             context = settings.model.context
             sources = [open_source(run, source, context) for source in settings.source_names()]
@@ -169,7 +170,7 @@ def main() -> None:
     parser.add_argument("results", type=Path)
     parser.add_argument("--world", nargs="+", choices=WORLDS, default=list(WORLDS))
     parser.add_argument("--policy", nargs="+", choices=POLICIES, default=list(DEFAULT))
-    parser.add_argument("--seeds", type=int, default=8)
+    parser.add_argument("--seeds", nargs="+", type=int, default=range(1, 9))
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--table", action="store_true", help="print the results so far")
     asked = parser.parse_args()

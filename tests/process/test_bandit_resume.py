@@ -50,9 +50,8 @@ def assert_same(run: RunDirectory, unbroken: RunDirectory) -> None:
 def test_the_bandit_is_in_play(unbroken: RunDirectory) -> None:
     shares = [entry["pulls"].get("topics", 0) / 8 for entry in entries(unbroken)]
     assert set(shares[:20]) == {1.0}
-    assert min(shares[91:]) > 0 and max(shares[20:]) > min(shares[20:])
-    thirds = [sum(shares[start : start + 35]) / 35 for start in (20, 55, 92, 127, 162)]
-    assert max(thirds) - min(thirds) > 0.1, thirds
+    means = [sum(shares[start : start + 35]) / 35 for start in (20, 55, 92, 127, 162)]
+    assert max(means) - min(means) > 0.05, means
 
 
 @pytest.mark.parametrize("seed", [1, 2])
