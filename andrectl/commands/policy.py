@@ -49,8 +49,8 @@ def _check(run: RunDirectory, path: Path, as_json: bool) -> None:
     step = overview(run)["step"]
     sources = read_settings(run.settings).source_names()
     base = policy_at(read_policies(run.policy), step + 1)
-    gone = base.named() - set(sources)
-    asked = draft.drafted(base.without(gone), path, step)
+    base = base.without(base.named() - set(sources))
+    asked = draft.drafted(base, path, step)
     told = standing.checked(asked, base, sources)
     if as_json:
         render.json({"run": str(run.path), "file": str(path), **told})

@@ -101,7 +101,7 @@ def test_a_file_that_can_be_obeyed(andrectl, trained, tmp_path: Path, text: str)
     before = digest(trained.path)
     view = told(andrectl, trained, "--check", path)
     assert view["feasible"] is True and view["algorithm"] == "ucb"
-    assert set(view["changes"]) == {"caps", "floors"}
+    assert view["changes"] == {"caps": {"books": 0.7}, "floors": {"code": 0.3, "books": 0.7}}
     assert view["sources"][0] == {"name": "books", "floor": 0.7, "cap": 0.7}
     result = andrectl("--run", trained.path, "policy", "--check", path)
     assert "can be obeyed" in result.stdout and "100.0%" in result.stdout
