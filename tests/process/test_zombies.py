@@ -25,6 +25,7 @@ from tests.process.harness import (
     entries,
     find,
     last_step,
+    running,
     train,
     write_text,
 )
@@ -194,3 +195,14 @@ def test_a_policy_that_names_an_unknown_source_begins_no_run(
     run = copy_run(prepared, tmp_path / "new")
     write_policies(run.policy, [Policy(caps={"topic": 0.5})])
     assert 'unknown source \\"topic\\"' in train(run, code=errors.CONFIG)
+
+
+def test_a_zombie_is_on_record_from_the_start_on(run: RunDirectory) -> None:
+    edit(run, SOURCE, "")
+    edit(run, "steps = 30", "steps = 1000")
+    with running(run) as daemon:
+        started = count(run, "started")
+        daemon.until(lambda: count(run, "started") > started)
+        daemon.kill()
+    view = json.loads(run.state.read_bytes())
+    assert set(view["zombies"]) == {NAME} and set(view["arms"]) == {"topics", "license"}
