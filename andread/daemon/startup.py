@@ -88,6 +88,8 @@ def assemble(
         run, settings, engine, curriculum, history, watch, reporter, data, last
     )
     _answer_what_is_left(run, reporter)
+    if not engine.can_generate:
+        reporter.event("no_samples", why="the model has no logits(tokens, cache) and new_cache()")
     tokenizer = Tokenizer.load(run.tokenizer, settings.tokenizer.separator)
     trainer = Trainer(
         run,
