@@ -144,7 +144,9 @@ class DaemonReporter:
         if not self._watched:
             self._print_json(kind, fields)
             return
-        told = "  ".join(f"{key} {_brief(value)}" for key, value in fields.items())
+        told = "  ".join(
+            f"{key} {_brief(value)}" for key, value in fields.items() if value is not None
+        )
         self._print(
             f"{'!!' if kind in _LOUD and not _harmless(kind, fields) else '--'} {kind}  {told}"
         )

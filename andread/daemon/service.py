@@ -8,6 +8,7 @@ import sys
 import traceback
 from typing import Any, Final
 
+from andread import __version__
 from andread.daemon.notify import notify
 from andread.daemon.report import DaemonReporter
 from andread.daemon.signals import Signals
@@ -32,6 +33,7 @@ def serve(run: RunDirectory, signals: Signals, accept_history: bool, device: str
         raise
     with lock:
         reporter = DaemonReporter(run, lock, supervisor())
+        reporter.say(f"andread {__version__}, {run.path}: loading")
         signals.on_stop = lambda: _stopping(reporter)
         why, code, detail = _live(run, signals, accept_history, device, reporter)
         reporter.phase("stopped")
