@@ -177,9 +177,22 @@ class Trainer:
         if not self._checkpointer.write(self.step, reasons, now, self.steps_per_minute):
             return False
         self._pending = tuple(r for r in self._pending if r not in now)
+        self._look_after_sources()
         if any(request.hold for request in now) and not stopping:
             self._hold()
         return True
+
+    def _look_after_sources(self) -> None:
+        """Raise the alarm for tokens that were removed or cut while they are in use."""
+        lost = [name for source in self._curriculum.sources for name in source.lost()]
+        if lost:
+            self._reporter.alarm(
+                "sources",
+                f"{', '.join(lost)} in {self._run.data} is gone or was cut: training reads on as "
+                "long as it can, but could not start again; restore it",
+            )
+        else:
+            self._reporter.healed("sources")
 
     def _is_due(self, request: Request, cadence: bool) -> bool:
         """Tell whether `request` is to be served now; a hold waits until a replay is over."""

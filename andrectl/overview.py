@@ -35,7 +35,7 @@ _SILENCE: Final = 60.0
 """Seconds without a word after which a daemon of quick steps counts as stuck."""
 _TROUBLE: Final = ("fault", "history_fault", "diverged")
 _FINDINGS: Final = (
-    *("swept", "rejected", "history_fault", "history_cut", "zombie", "new_source"),
+    *("swept", "rejected", "history_fault", "history_cut", "zombie", "new_source", "ignored"),
     *("environment", "refused", "fault", "healed"),
 )
 """What a daemon may have to tell before it trains."""
@@ -56,6 +56,7 @@ def overview(run: RunDirectory) -> Table:
     steps = made.run.steps if made else owner["steps"]
     rate = owner["steps_per_minute"]
     begun = bool(said or recorded or newest)
+    now = _policy(run, reader, step)
     return {
         "run": str(run.path),
         "state": owner["state"] if begun or owner["state"] != "stopped" else "never started",
@@ -72,8 +73,8 @@ def overview(run: RunDirectory) -> Table:
         "prepared": all(run.manifest(name).is_file() for name in made.source_names())
         if made
         else None,
-        "policy": _policy(run, reader, step),
-        **_sources(run, reader, made),
+        "policy": now,
+        **_sources(run, reader, made, now["id"] if now else ""),
         "validation": _validation(run, reader),
         "requests": _requests(run, reader),
         "pivot": reader.table(run.pivot) or None,
@@ -175,9 +176,11 @@ def _policy(run: RunDirectory, reader: Reader, step: int) -> Table | None:
     return {"id": now.id, "algorithm": now.algorithm, "begins_after": now.begins_after}
 
 
-def _sources(run: RunDirectory, reader: Reader, made: Settings | None) -> Table:
+def _sources(run: RunDirectory, reader: Reader, made: Settings | None, policy_id: str) -> Table:
     """Return the arms as of the last checkpoint; what has no live source is a zombie."""
     state = reader.table(run.state)
+    if policy_id and loose.text(state.get("policy")) not in ("", policy_id):
+        state = {}  # of a policy that a pivot has ended
     arms = loose.table(state.get("arms"))
     live = made.source_names() if made else tuple(arms)
     pulls = {name: loose.whole(loose.table(arms.get(name)).get("pulls")) for name in live}
@@ -189,14 +192,24 @@ def _sources(run: RunDirectory, reader: Reader, made: Settings | None) -> Table:
         numbers = {key: loose.number(arm.get(key)) for key in (*keys, "cap", "floor")}
         share = pulls[name] / total if total else None
         sources.append({"name": name, "pulls": pulls[name], "share": share, **numbers})
-    zombies = {*loose.table(state.get("zombies")), *(set(arms) - set(live))}
+    held = loose.table(state.get("zombies")) | {name: arms[name] for name in arms}
+    zombies = [
+        {
+            "name": name,
+            "pulls": loose.whole(loose.table(held[name]).get("pulls")),
+            "weight": loose.number(loose.table(held[name]).get("weight")),
+        }
+        for name in sorted(held)
+        if name not in live
+    ]
     phase = loose.table(state.get("phase"))
     told: Table = {"name": loose.text(phase.get("name"))}
     told |= {key: loose.number(phase.get(key)) for key in ("steps", "of")}
     return {
         "curriculum_phase": told if phase else None,
         "sources": sources,
-        "zombies": sorted(zombies),
+        "zombies": [arm["name"] for arm in zombies],
+        "zombie_arms": zombies,
     }
 
 

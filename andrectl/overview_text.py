@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from andrectl import loose, render
@@ -155,23 +153,24 @@ def _sources(view: Table) -> list[str]:
     rows = []
     for source in view["sources"]:
         share = source["share"] or 0.0
+        floor, cap = source["floor"] or 0.0, 1.0 if source["cap"] is None else source["cap"]
         rows.append(
             [
                 source["name"],
-                render.bar(share, 16),
+                render.bounded_bar(share, floor, cap, 16),
                 f"{share:.1%}",
-                _percent(source["probability"]),
+                render.percent(source["probability"]),
                 f"{source['pulls']:,}",
                 render.number(source["epochs"], 2),
                 render.number(source["ema_loss"], 3),
             ]
         )
+    rows += [
+        [arm["name"], "zombie", "-", "-", f"{arm['pulls']:,}", "-", "-"]
+        for arm in view["zombie_arms"]
+    ]
     headers = ["source", "", "share", "next", "pulls", "epochs", "loss"]
     return [render.table(headers, rows, left=(0, 1))]
-
-
-def _percent(share: Any) -> str:
-    return "-" if share is None else f"{share:.1%}"
 
 
 def _trouble(view: Table) -> list[str]:
@@ -192,7 +191,10 @@ def _trouble(view: Table) -> list[str]:
     if view["spikes"]:
         lines.append(f"{render.count(view['spikes'], 'loss spike')} since the last start")
     lines += [
-        f"zombie arm {name}: it has no source, and is not counted" for name in view["zombies"]
+        f"zombie arm {arm['name']}: it has no source; it held {render.count(arm['pulls'], 'pull')} "
+        f"and weight {render.number(arm['weight'], 3)}; not pulled, not counted, on record until "
+        "the next pivot"
+        for arm in view["zombie_arms"]
     ]
     lines += [f"{name}: found invalid and set aside" for name in view["rejected"]]
     lines += [f"{item['file']}: {item['problem']}" for item in view["damaged"]]

@@ -86,6 +86,21 @@ def bar(share: float, width: int = 24) -> str:
     return ("█" * whole + (_BLOCKS[rest] if rest else "")).ljust(width, "·")
 
 
+def bounded_bar(share: float, floor: float, cap: float, width: int = 24) -> str:
+    """Return a bar filled to `share`, with [ at a floor above 0 and ] at a cap below 1."""
+    cells = list(bar(share, width))
+    if floor > 0:
+        cells[min(width - 1, int(floor * width))] = "["
+    if cap < 1:
+        cells[min(width - 1, int(cap * width))] = "]"
+    return "".join(cells)
+
+
+def percent(share: float | None) -> str:
+    """Return a share with one decimal, a dash for None."""
+    return "-" if share is None else f"{share:.1%}"
+
+
 def sparkline(values: Sequence[float], width: int = 40) -> str:
     """Return `values` as a line of blocks, each the mean of a stretch of them."""
     if not values:

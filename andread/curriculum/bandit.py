@@ -12,7 +12,8 @@ upper confidence bound,
     score = S / n + exploration · sqrt(ln Σn / n)
 
 where n counts pulls and S sums rewards, both fading by `discount` a step, above one virtual pull
-without reward that never fades. The weights follow the softmax of the scores slowly, for
+without reward that never fades. A source that is being read again earns nothing: what its loss
+loses then may be learnt by heart. The weights follow the softmax of the scores slowly, for
 probabilities that chase noise cost more than they gain.
 
 Everything is a float or an integer of Python: JSON carries it exactly.
@@ -22,7 +23,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from andread.rundir.policy import BanditSettings
@@ -82,8 +83,13 @@ class Bandit:
         self.arms = arms
         self.settings = settings
 
-    def observe(self, pulled: Sequence[int], losses: Sequence[float]) -> None:
-        """Take in one applied step: the arm and the loss, in nats a token, of each sequence."""
+    def observe(
+        self, pulled: Sequence[int], losses: Sequence[float], again: Collection[int] = ()
+    ) -> None:
+        """Take in one applied step: the arm and the loss, in nats a token, of each sequence.
+
+        The arms `again` are read for another time, and earn nothing.
+        """
         if not all(math.isfinite(loss) for loss in losses):
             raise ValueError("an applied step has a loss that is not finite")
         before = [arm.pulls for arm in self.arms]
@@ -92,9 +98,10 @@ class Bandit:
         spreads = [math.sqrt(arm.variance) for arm in self.arms]
         seen = [s for s, arm in zip(spreads, self.arms, strict=True) if arm.pulls > 1]
         median = statistics.median(seen) if seen else 0.0
-        for arm, spread, past in zip(self.arms, spreads, before, strict=True):
-            new = arm.pulls - past
-            reward = arm.reward(max(spread, median), self.settings) if new else 0.0
+        for place, (arm, spread) in enumerate(zip(self.arms, spreads, strict=True)):
+            new = arm.pulls - before[place]
+            earns = new and place not in again
+            reward = arm.reward(max(spread, median), self.settings) if earns else 0.0
             arm.count = 1.0 + self.settings.discount * (arm.count - 1.0) + new
             arm.rewards = self.settings.discount * arm.rewards + new * reward
         self._follow_scores()

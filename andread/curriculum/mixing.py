@@ -8,7 +8,8 @@ and the probabilities of N + 1 and N + 2; `record` gives it exactly, `restore` t
 Every algorithm, the baselines too, goes through the same projection onto floors and caps.
 
 Arms are exactly the live sources. An arm of the record without a live source is a zombie: kept by
-name for people to see, never pulled, and in no sum. A pivot starts fresh and drops it.
+name for people to see, never pulled, and in no sum. A pivot starts fresh and drops it. What the
+policy in force still says of a source that is gone is left out (`ignored`).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from andread.curriculum.bandit import ArmState, Bandit
 from andread.curriculum.projection import project
 from andread.randomness import uniform
 from andread.rundir.errors import DataError
-from andread.rundir.feasibility import check
+from andread.rundir.feasibility import obeyed
 from andread.rundir.policy import Policy
 
 Event = dict[str, Any]
@@ -65,12 +66,14 @@ class Mixer:
         self.names = tuple(arm.name for arm in arms)
         self.step = step
         """The last step observed."""
+        self.ignored: tuple[str, ...]
+        """Sources that the policy names and that are not live."""
         self.zombies = tuple(zombies)
         self.newcomers = tuple(newcomers)
         """Arms without a state in the record that this mixer was restored from."""
         self._bandit = Bandit(states, policy.bandit)
         self._epochs = epochs
-        check(policy, self.names)
+        self._obeyed, self.ignored = obeyed(policy, self.names, step)
         fresh = {later: self._mix(later) for later in (step + 1, step + 2)}
         self._shared = fresh[step + 2][1]
         fixed = [tuple(p) for p in pending] or [mixed for mixed, _ in fresh.values()]
@@ -105,7 +108,8 @@ class Mixer:
         if len(epochs) != len(self.arms):
             raise ValueError(f"{len(epochs)} epochs for {len(self.arms)} arms")
         if losses is not None:
-            self._bandit.observe(pulled, losses)
+            again = {place for place, passes in enumerate(epochs) if passes > 1}
+            self._bandit.observe(pulled, losses, again)
         sunk, shared = self.sunk, self._shared
         self.step, self._epochs = step, [float(value) for value in epochs]
         mixed, self._shared = self._mix(step + 2)
@@ -168,8 +172,8 @@ class Mixer:
                     "ema_reward": state.average_reward,
                     "weight": weight,
                     "probability": probability,
-                    "floor": self.policy.floors.get(name, 0.0),
-                    "cap": self.policy.caps.get(name, 1.0),
+                    "floor": self._obeyed.floors.get(name, 0.0),
+                    "cap": self._obeyed.caps.get(name, 1.0),
                 }
                 for name, state, epochs, weight, probability in zip(
                     self.names,
@@ -208,10 +212,10 @@ class Mixer:
         The second value tells whether sunk arms get more than their floors, because the others
         cannot reach 1 within their caps.
         """
-        live = self.policy.live(step, self.names)
+        live = self._obeyed.live(step, self.names)
         sunk = set(self.sunk).intersection(live)
-        floors = {name: self.policy.floors.get(name, 0.0) for name in live}
-        caps = {name: self.policy.caps.get(name, 1.0) for name in live}
+        floors = {name: self._obeyed.floors.get(name, 0.0) for name in live}
+        caps = {name: self._obeyed.caps.get(name, 1.0) for name in live}
         reach = math.fsum(floors[name] if name in sunk else caps[name] for name in live)
         shared = bool(sunk) and reach < 1.0
         if shared:

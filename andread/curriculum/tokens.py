@@ -33,6 +33,7 @@ class Windows:
         self._dtype = np.dtype(manifest.dtype).newbyteorder("<")
         self._width = TOKEN_BYTES[manifest.dtype]
         self._vocabulary = manifest.vocabulary
+        self._size = manifest.size(split)
         self._descriptor = -1
         try:
             self._descriptor = os.open(
@@ -43,11 +44,10 @@ class Windows:
         except OSError as error:
             raise from_os_error(error, f"opening {self.path}") from error
         status = os.fstat(self._descriptor)
-        if not stat.S_ISREG(status.st_mode) or status.st_size != manifest.size(split):
+        if not stat.S_ISREG(status.st_mode) or status.st_size != self._size:
             self.close()
             raise DataError(
-                f"{self.path} has {status.st_size:,} bytes, its manifest says "
-                f"{manifest.size(split):,}",
+                f"{self.path} has {status.st_size:,} bytes, its manifest says {self._size:,}",
                 _RESTORE,
             )
 
@@ -87,6 +87,13 @@ class Windows:
             offset += len(data)
         return hasher.hexdigest()
 
+    def in_place(self) -> bool:
+        """Tell whether a file of the recorded size lies under the name; trouble is a no."""
+        try:
+            return self.path.stat().st_size == self._size
+        except OSError:
+            return False
+
     def close(self) -> None:
         """Close the file."""
         if self._descriptor >= 0:
@@ -114,6 +121,14 @@ class SourceTokens:
             found = windows.sha256(stopping)
             if found and found != self.manifest.sha256(split):
                 raise DataError(f"{windows.path} is not what its manifest says", _RESTORE)
+
+    def lost(self) -> list[str]:
+        """Return the names of the files that no longer lie where the next start looks for them.
+
+        Training reads on from a file that was removed while it is open; a start could not.
+        """
+        both = (self.train, self.validation)
+        return [windows.path.name for windows in both if not windows.in_place()]
 
     def close(self) -> None:
         """Close both files."""

@@ -20,13 +20,22 @@ from andread.daemon.report import DaemonReporter
 from andread.daemon.signals import Signals
 from andread.engine import environment
 from andread.engine.flat import FlatEngine
-from andread.rundir import commit, companion, events, files, recovery, requests, samples
+from andread.rundir import (
+    commit,
+    companion,
+    events,
+    feasibility,
+    files,
+    recovery,
+    requests,
+    samples,
+)
 from andread.rundir.clock import ProcessIdentity
 from andread.rundir.companion import Companion
 from andread.rundir.errors import ConfigError, DataError, MissingError, from_os_error
 from andread.rundir.history import LossHistory
 from andread.rundir.layout import REJECTED_SUFFIX, RunDirectory
-from andread.rundir.policy import Policy, read_policies, write_policies
+from andread.rundir.policy import Policy, policy_at, read_policies, write_policies
 from andread.rundir.recovery import Recovered
 from andread.rundir.settings import Settings
 from andread.trainer import Trainer
@@ -60,6 +69,8 @@ def assemble(
     data = {source.name: source.fingerprint for source in sources}
     if past is not None:
         refuse_drift(settings, data, past)
+    else:  # later a source may go that the policy names, now that is a mistake
+        feasibility.check(policy_at(policies, 1), settings.source_names())
     recorded = past.environment if past is not None else {}
     device = environment.resolve_device(
         settings.engine.device, recorded.get("device", ""), options.device
@@ -111,6 +122,8 @@ def assemble(
         engine.evaluate(
             curriculum.draw(step + 1).windows[:1]
         )  # proves data and model, before READY
+    if last is not None:  # sources or policy may be others than when it was last written
+        checkpointer.view(step)
     reporter.tell(step=step, steps=settings.run.steps, device=str(device))
     reporter.event(
         "started",
@@ -185,11 +198,15 @@ def _history(
 
 
 def _tell_arms(curriculum: Curriculum, reporter: DaemonReporter) -> None:
-    """Name the zombies of the recorded curriculum and the sources that are new in it."""
+    """Name the zombies of the record, the sources new to it, and what the policy names in vain."""
     for zombie in curriculum.mixer.zombies:
         reporter.event("zombie", name=zombie.name, pulls=zombie.pulls, weight=zombie.weight)
     for name in curriculum.mixer.newcomers:
         reporter.event("new_source", name=name)
+    for name in curriculum.mixer.ignored:
+        reporter.event(
+            "ignored", name=name, policy=curriculum.policy.id, why="it is not a source any more"
+        )
 
 
 def _tell_environment(

@@ -3,6 +3,9 @@
 A share p of the pulls for each live arm, with floor ≤ p ≤ cap and a sum of 1, exists if and only
 if no floor is above its cap, the floors sum to at most 1 and the caps to at least 1. That is
 checked for each phase over the arms that are live in it.
+
+A policy that is asked for must name live sources only (`check`). One that is in force may outlive
+a source: what it says of that one is left out, and the rest must be able to do without (`obeyed`).
 """
 
 from __future__ import annotations
@@ -20,13 +23,41 @@ TOLERANCE: Final = 1e-12
 shares rounded to six decimals by 1e-6: the first are meant to sum to 1, the second do not."""
 
 
-def check(policy: Policy, sources: Sequence[str]) -> None:
+def check(policy: Policy, sources: Sequence[str], step: int = 0) -> None:
     """Raise `ConfigError`, with the sums, unless `policy` can be obeyed with these live `sources`.
 
-    Phases that this policy can no longer meet (a warm-up that is over) are not checked.
+    Phases that the policy can no longer meet after `step` (a warm-up that is over) are not checked.
     """
     _check_names(policy, sources)
     _check_warmup(policy)
+    _check_shares(policy, sources, step)
+
+
+def obeyed(policy: Policy, sources: Sequence[str], step: int = 0) -> tuple[Policy, tuple[str, ...]]:
+    """Return what is in force of `policy` with these live `sources`, and the names left out.
+
+    Raises `ConfigError`, with the sums, unless that can be obeyed after `step`.
+    """
+    gone = tuple(sorted(policy.named() - set(sources)))
+    left = policy.without(gone)
+    try:
+        _check_names(left, sources)
+        if not gone:
+            _check_warmup(left)
+        _check_shares(left, sources, step)
+    except ConfigError as error:
+        if not gone:
+            raise
+        raise ConfigError(
+            f"the policy names {', '.join(gone)}, no longer a source, and without it: "
+            f"{error.message}",
+            "put the source back into run.toml, or pivot to a policy that the others can meet",
+        ) from None
+    return left, gone
+
+
+def _check_shares(policy: Policy, sources: Sequence[str], step: int) -> None:
+    """Check caps and floors one by one, and their sums in each phase that begins after `step`."""
     for table in ("caps", "floors"):
         for name, share in getattr(policy, table).items():
             if not 0 <= share <= 1:
@@ -34,8 +65,9 @@ def check(policy: Policy, sources: Sequence[str]) -> None:
                     f"the {table[:-1]} of {name} is {share:.12g}: a share is from 0 to 1",
                     "write 30 % as 0.3",
                 )
-    if policy.warming(policy.begins_after + 1):
-        live = policy.live(policy.begins_after + 1, sources)
+    first = max(policy.begins_after, step) + 1
+    if policy.warming(first):
+        live = policy.live(first, sources)
         _check_phase(policy, live, "in the warm-up, ")
         _check_phase(policy, sources, "after the warm-up, ")
     else:

@@ -3,7 +3,8 @@
 Step k runs under the last policy with `begins_after < k`, in replay too. A pivot appends one; the
 file is replaced whole. Each entry is the content of a policy and its id, the first twelve hex
 digits of the SHA-256 of the content as canonical JSON. `begins_after` is part of the content, so
-going back to an old policy makes a new one.
+going back to an old policy makes a new one. Ids hold for good: a key that joins the format later
+is declared `added`, and is not part of the content while it has its default.
 
     [{"id": "3f…", "begins_after": 0, "algorithm": "uniform", "caps": {"web": 0.5}, …}, …]
 """
@@ -13,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -27,6 +28,7 @@ from andread.rundir.tables import (
     POSITIVE,
     Check,
     at_least,
+    content_of,
     one_of,
     read_table,
     setting,
@@ -105,7 +107,26 @@ class Policy:
 
     def content(self) -> dict[str, Any]:
         """Return the policy as a table, without its id."""
-        return dataclasses.asdict(self)
+        return content_of(self)
+
+    def named(self) -> set[str]:
+        """Return the sources that the policy says something of."""
+        return {*self.caps, *self.floors, *self.weights, *self.warmup.sources}
+
+    def without(self, gone: Collection[str]) -> Policy:
+        """Return what is left of the policy when the sources `gone` are; another id, usually."""
+        kept = tuple(name for name in self.warmup.sources if name not in gone)
+
+        def left(table: Mapping[str, float]) -> dict[str, float]:
+            return {name: value for name, value in table.items() if name not in gone}
+
+        return dataclasses.replace(
+            self,
+            caps=left(self.caps),
+            floors=left(self.floors),
+            weights=left(self.weights),
+            warmup=dataclasses.replace(self.warmup, sources=kept),
+        )
 
     def warming(self, step: int) -> bool:
         """Tell whether `step` belongs to the warm-up."""

@@ -2,7 +2,7 @@
 
 An unknown key is an error that names the nearest known one, a wrong type an error that says
 what was expected. A dataclass field's metadata may carry `check`, a pair of a predicate and
-what it demands, in words.
+what it demands, in words; and `added`, for a key that joined a format later (`content_of`).
 """
 
 from __future__ import annotations
@@ -35,9 +35,29 @@ def one_of(*choices: str) -> Check:
     return (lambda value: value in choices, "one of " + ", ".join(choices))
 
 
-def setting(default: Any = dataclasses.MISSING, *, check: Check | None = None) -> Any:
-    """Declare a dataclass field of a settings table, with its default and its check."""
-    return dataclasses.field(default=default, metadata={"check": check} if check else {})
+def setting(
+    default: Any = dataclasses.MISSING, *, check: Check | None = None, added: bool = False
+) -> Any:
+    """Declare a dataclass field of a settings table, with its default and its check.
+
+    `added` marks a key that joined a hashed format after files of that format had been written.
+    """
+    metadata = {"check": check, "added": added}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def content_of(settings: Any) -> dict[str, Any]:
+    """Return a settings dataclass as a table, deeply, for a hash that must hold for years.
+
+    An added key is left out while it has its default, so what was hashed before it came keeps its
+    hash. All others are written out, so a default may change and old files mean what they meant.
+    """
+    content = {}
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        if not (field.metadata.get("added") and value == field.default):
+            content[field.name] = content_of(value) if dataclasses.is_dataclass(value) else value
+    return content
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -12,13 +12,14 @@ from typing import Any
 
 import click
 
-from andread.rundir import files, policy, settings
+from andread.rundir import feasibility, files, policy, settings
 from andread.rundir.errors import ExistsError, MissingError, UsageError
 from andread.rundir.layout import RunDirectory
 from andread.rundir.settings import PRESETS, SOURCE_FORMATS, Settings
-from andrectl import ownership, render, template
+from andrectl import draft, ownership, render, template
 from andrectl.cost import cost
 
+_SHARES = "NAME=SHARE,…|FILE"
 _SUFFIXES = {".jsonl": "jsonl", ".gz": "jsonl", ".parquet": "parquet"}
 
 
@@ -62,6 +63,17 @@ _SUFFIXES = {".jsonl": "jsonl", ".gz": "jsonl", ".parquet": "parquet"}
 @click.option("--batch", type=click.IntRange(1), help="Sequences a step.  [preset's]")
 @click.option("--lr", type=click.FloatRange(0, min_open=True), help="Peak rate.  [preset's]")
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Of everything.")
+@click.option(
+    "--policy",
+    "algorithm",
+    type=click.Choice(policy.ALGORITHMS),
+    default=policy.Policy().algorithm,
+    show_default=True,
+    help="How the sources are mixed.",
+)
+@click.option("--weights", multiple=True, metavar=_SHARES, help="For --policy fixed.")
+@click.option("--caps", multiple=True, metavar=_SHARES, help="The most a source may get.")
+@click.option("--floors", multiple=True, metavar=_SHARES, help="The least a source must get.")
 @click.option("--dry-run", is_flag=True, help="Print the run.toml on stdout, write nothing.")
 def command(
     directory: Path,
@@ -75,12 +87,17 @@ def command(
     batch: int | None,
     lr: float | None,
     seed: int,
+    algorithm: str,
+    weights: tuple[str, ...],
+    caps: tuple[str, ...],
+    floors: tuple[str, ...],
     dry_run: bool,
 ) -> None:
     """Make a run directory: run.toml from a preset and your sources.
 
-    Writes a commented run.toml and the first policy (every source alike) into DIRECTORY, and says
-    what the run will take in disk, memory and tokens. An existing run.toml is never overwritten.
+    Writes a commented run.toml and the first policy into DIRECTORY, and says what the run will take
+    in disk, memory and tokens. An existing run.toml is never overwritten. Shares are parts of all
+    pulls (0.3 is 30 %); caps and floors that cannot be met together are refused.
     """
     ownership.adopt(directory)
     run = RunDirectory(directory)
@@ -101,11 +118,18 @@ def command(
     path = str(tokenizer.absolute()) if tokenizer else ""
     text = template.run_toml(preset, recipe, seed, given, path)
     made = settings.settings_from(tomllib.loads(text))
+    first = policy.Policy(
+        algorithm=algorithm,
+        weights=draft.shares(weights, "--weights"),
+        caps=draft.shares(caps, "--caps"),
+        floors=draft.shares(floors, "--floors"),
+    )
+    feasibility.check(first, made.source_names())
     if dry_run:
         click.echo(text, nl=False)
         return
     _make(directory)
-    _write_first_policy(run)
+    policy.write_policies(run.policy, [first])
     files.replace(run.settings, text.encode())
     assert settings.read_settings(run.settings) == made
     _report(run, made)
@@ -167,11 +191,6 @@ def _example(directory: Path, dry_run: bool) -> list[dict[str, Any]]:
     _make(directory)
     render.note("writing the example sources")
     return write_example(directory)
-
-
-def _write_first_policy(run: RunDirectory) -> None:
-    """Write policy.json: from the first step on, every source alike."""
-    policy.write_policies(run.policy, [policy.Policy(begins_after=0, algorithm="uniform")])
 
 
 def _report(run: RunDirectory, made: Settings) -> None:

@@ -131,3 +131,34 @@ def test_the_cost_of_the_largest_preset() -> None:
     assert takes.checkpoints == 11 + 2 + 1
     assert takes.tokens_per_step == 16 * 1024
     assert takes.tokens == 3_276_800_000
+
+
+def test_a_first_policy(andrectl, tmp_path: Path, text: Path) -> None:
+    caps = tmp_path / "caps.toml"
+    caps.write_text("web = 0.7\n")
+    line = ["--source", f"web={text}", "--source", f"books={text}", "--policy", "fixed"]
+    line += ["--weights", "web=2,books=1", "--caps", caps, "--floors", "books=0.1"]
+    line += ["--floors", "web=0.2, books=0.3"]
+    result = andrectl("init", tmp_path / "new", *line)
+    assert result.exit_code == 0, result.stderr
+    (policy,) = read_policies(tmp_path / "new/policy.json")
+    assert (policy.algorithm, policy.weights) == ("fixed", {"web": 2, "books": 1})
+    assert (policy.caps, policy.floors) == ({"web": 0.7}, {"books": 0.3, "web": 0.2})
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "said"),
+    [
+        (["--policy", "best"], 64, "best"),
+        (["--policy", "fixed"], 78, "needs a weight for web"),
+        (["--weights", "web=1"], 78, "would ignore"),
+        (["--caps", "web=0.5"], 78, "caps sum to 0.5"),
+        (["--floors", "wep=0.5"], 78, 'did you mean "web"'),
+        (["--caps", "web=much"], 64, "NAME=SHARE"),
+        (["--caps", "/nowhere/caps.toml"], 66, "/nowhere/caps.toml"),
+    ],
+)
+def test_a_first_policy_that_cannot_be(andrectl, tmp_path, text, line, code, said) -> None:
+    result = andrectl("init", tmp_path / "new", "--source", f"web={text}", *line)
+    assert result.exit_code == code and said in result.stderr, result.stderr
+    assert not (tmp_path / "new").exists()

@@ -52,6 +52,8 @@ TEACHING = Curve(height=4.0, scale=2000, decay=1.0)
 BY_HEART = Curve(
     floor=0.1, height=6.0, scale=1500, decay=1.0, noise=0.1, teaches=False, windows=500
 )
+REPEATS_ITSELF = dataclasses.replace(BY_HEART, windows=1_000_000)
+"""One text over and over in a large source: no window is read again, and yet it is."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,7 @@ WORLDS = {
     ),
     "one teaches": World((TEACHING, EXHAUSTED, EXHAUSTED, NOISE), transfer=0.05),
     "by heart": World((Curve(), Curve(), Curve(), BY_HEART)),
+    "repeats itself": World((Curve(), Curve(), Curve(), REPEATS_ITSELF)),
     "roles switch": World(
         (TEACHING, EXHAUSTED, EXHAUSTED, NOISE),
         (EXHAUSTED, TEACHING, EXHAUSTED, NOISE),

@@ -114,3 +114,14 @@ def test_an_enormous_loss_stays_finite() -> None:
 def test_a_loss_that_is_not_finite_is_our_own_mistake(loss: float) -> None:
     with pytest.raises(ValueError, match="not finite"):
         bandit(1).observe([0], [loss])
+
+
+def test_an_arm_that_is_read_again_earns_nothing_and_is_watched_on() -> None:
+    both = bandit(2)
+    for step in range(60):
+        losses = [6 - step * 0.05 + slot % 2 for slot in range(8)]
+        both.observe([0] * 8 + [1] * 8, losses * 2, again={1})
+    fresh, again = both.arms
+    assert fresh.average_reward > 1 and again.average_reward == 0
+    assert (again.fast, again.pulls, again.count) == (fresh.fast, fresh.pulls, fresh.count)
+    assert fresh.weight > again.weight

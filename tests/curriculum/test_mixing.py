@@ -279,5 +279,16 @@ def test_a_damaged_record_is_refused(damage: Any) -> None:
 
 
 def test_a_policy_that_cannot_be_obeyed_makes_no_mixer() -> None:
-    with pytest.raises(ConfigError):
-        make_mixer(Policy(caps={"docstrings": 0.1}), ARMS, 0)
+    with pytest.raises(ConfigError, match="caps sum to"):
+        make_mixer(Policy(caps={arm.name: 0.1 for arm in ARMS}), ARMS, 0)
+
+
+def test_a_source_earns_only_in_its_first_epoch() -> None:
+    mixer = make_mixer(Policy(algorithm="ucb"), ARMS, 0)
+    for step in range(1, 61):
+        pulled = [0, 1, 2] * 8
+        losses = [9 - step * 0.05 + slot % 2 for slot in range(24)]
+        mixer.observe(step, pulled, losses, [step * 8 / 100, 1.0, 0.5])
+    rewards = [arm["rewards"] for arm in mixer.record()["arms"].values()]
+    assert rewards[0] < rewards[1] / 2  # 100 windows: read through after step 12
+    assert rewards[1] == pytest.approx(rewards[2], rel=0.02)

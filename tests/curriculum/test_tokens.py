@@ -78,3 +78,17 @@ def test_a_manifest_of_another_source_is_refused(run):
 def test_a_context_longer_than_the_source_is_refused(run):
     with pytest.raises(DataError, match="one window needs 100,001"):
         open_source(run, "books", 100_000)
+
+
+def test_a_file_that_is_gone_or_cut_while_open_is_named_and_heals(run):
+    source = open_source(run, "books", 16)
+    path, aside = run.tokens("books", "train"), run.path / "aside"
+    assert source.lost() == []
+    path.rename(aside)
+    assert source.lost() == ["books.train.bin"]
+    assert len(source.train.window(0)) == 17  # it reads on from what it holds open
+    aside.rename(path)
+    assert source.lost() == []
+    os.truncate(run.tokens("books", "validation"), 2)
+    assert source.lost() == ["books.validation.bin"]
+    source.close()

@@ -6,7 +6,8 @@ import orjson
 import pytest
 
 from andread.curriculum.mixing import Arm, Mixer, Zombie, make_mixer, restore
-from andread.rundir.policy import Policy
+from andread.rundir.errors import ConfigError
+from andread.rundir.policy import Policy, Warmup
 
 POLICY = Policy(algorithm="ucb")
 BEFORE = (Arm("books", 100), Arm("repo-docstrings", 100), Arm("web", 100))
@@ -90,3 +91,27 @@ def test_another_order_of_the_same_sources_is_no_change() -> None:
     turned, zombies = restore(POLICY, BEFORE[::-1], mixer.record())
     assert (zombies, turned.newcomers) == ((), ())
     assert turned.probabilities(42) == mixer.probabilities(42)[::-1]
+
+
+def test_bounds_of_a_zombie_are_ignored_and_named() -> None:
+    policy = Policy(
+        algorithm="ucb",
+        caps={"repo-docstrings": 0.4, "web": 0.6},
+        floors={"repo-docstrings": 0.3, "books": 0.2},
+        warmup=Warmup(30, ("repo-docstrings", "web")),
+    )
+    record = taught(make_mixer(policy, BEFORE, 0), 40).record()
+    mixer, zombies = restore(policy, AFTER, record)
+    assert mixer.ignored == ("repo-docstrings",) == tuple(zombie.name for zombie in zombies)
+    assert mixer.policy.id == mixer.record()["policy"] == policy.id
+    books, web = taught(mixer, 20).probabilities(61)
+    assert books + web == pytest.approx(1, abs=1e-12) and books >= 0.4 and web <= 0.6
+    again, _ = restore(policy, BEFORE, mixer.record())
+    assert again.ignored == () and 0.3 <= again.probabilities(61)[1] <= 0.4
+
+
+def test_bounds_that_the_living_cannot_meet_are_refused_with_the_sums() -> None:
+    policy = Policy(algorithm="ucb", caps={"books": 0.3, "web": 0.4})
+    record = taught(make_mixer(policy, BEFORE, 0), 40).record()
+    with pytest.raises(ConfigError, match=r"caps sum to 0.7 \(books 0.3 \+ web 0.4\)"):
+        restore(policy, AFTER, record)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,7 @@ import orjson
 import pytest
 
 from andread.rundir.errors import ConfigError, DataError, MissingError
-from andread.rundir.feasibility import check
+from andread.rundir.feasibility import check, obeyed
 from andread.rundir.policy import (
     LIMIT,
     BanditSettings,
@@ -20,6 +22,7 @@ from andread.rundir.policy import (
     read_policies,
     write_policies,
 )
+from andread.rundir.tables import setting
 
 SOURCES = ("books", "code", "web")
 
@@ -48,6 +51,38 @@ def test_the_id_is_pinned() -> None:
     """A change of this value orphans every policy.json there is."""
     policy = Policy(caps={"web": 0.5}, bandit=BanditSettings(200, 50, 3, 0.97, 0.5, 2, 0.05))
     assert policy.id == "d4704b6c0eb2"
+    rich = dataclasses.replace(
+        LIST[1], bandit=BanditSettings(200, 50, 3, 0.97, 0.5, temperature=1.25, smoothing=0.05)
+    )
+    assert rich.id == "7c5c964b05b9"
+
+
+@dataclass(frozen=True)
+class LaterBandit(BanditSettings):
+    momentum: float = setting(0.0, added=True)
+
+
+@dataclass(frozen=True)
+class LaterPolicy(Policy):
+    bandit: BanditSettings = LaterBandit()
+    targets: dict[str, float] = setting(None, added=True)  # noqa: RUF009
+
+
+def test_a_key_that_joins_later_keeps_the_ids_of_policies_that_do_without() -> None:
+    caps = {"web": 0.5}
+    assert LaterPolicy(caps=caps).id == Policy(caps=caps).id
+    with_it = LaterPolicy(caps=caps, targets={"web": 1.0})
+    deep = LaterPolicy(caps=caps, bandit=LaterBandit(momentum=0.5))
+    assert len({Policy(caps=caps).id, with_it.id, deep.id}) == 3
+    assert with_it.content()["targets"] == {"web": 1.0}
+
+
+def test_a_default_that_changes_later_changes_no_policy_that_was_written(tmp_path: Path) -> None:
+    path = tmp_path / "policy.json"
+    write_policies(path, [Policy()])
+    (table,) = orjson.loads(path.read_bytes())
+    assert set(table["bandit"]) == {field.name for field in dataclasses.fields(BanditSettings)}
+    assert set(table) == {"id", *(field.name for field in dataclasses.fields(Policy))}
 
 
 def test_the_id_follows_the_content_and_the_beginning() -> None:
@@ -189,3 +224,52 @@ def test_shares_that_sum_to_one_but_for_rounding_pass() -> None:
         check(Policy(caps=dict.fromkeys(names, 1 / n)), names)
         check(Policy(floors=dict.fromkeys(names, 1 / n)), names)
     check(Policy(caps=dict.fromkeys("abcdefghij", 0.1)), "abcdefghij")
+
+
+BOUND = Policy(
+    algorithm="fixed",
+    weights={"books": 1, "code": 0, "web": 2},
+    caps={"web": 0.7, "books": 0.5},
+    floors={"web": 0.1, "code": 0.2},
+    warmup=Warmup(steps=50, sources=("web", "books")),
+)
+
+
+def test_what_a_policy_says_of_a_source_that_is_gone_is_left_out() -> None:
+    assert obeyed(BOUND, SOURCES) == (BOUND, ())
+    left, gone = obeyed(BOUND, ("books", "code"), step=50)
+    assert gone == ("web",)
+    assert (left.caps, left.floors, left.weights) == (
+        {"books": 0.5},
+        {"code": 0.2},
+        {"books": 1, "code": 0},
+    )
+    assert left.warmup == Warmup(50, ("books",))
+    assert BOUND.named() == set(SOURCES)
+
+
+@pytest.mark.parametrize(
+    ("sources", "step", "message"),
+    [
+        (("books",), 50, r"names code, web, no longer.*the caps sum to 0.5, less than 1"),
+        (("code",), 50, "every weight is 0"),
+        (("code", "new"), 50, "needs a weight for new"),
+        (("code", "books"), 49, "in the warm-up, the caps sum to 0.5"),
+        (("code",), 0, "in the warm-up, the caps sum to 0, less than 1"),
+    ],
+)
+def test_what_is_left_must_be_able_to_do_without(
+    sources: tuple[str, ...], step: int, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        obeyed(BOUND, sources, step)
+    assert "pivot" in caught.value.hint
+
+
+def test_a_policy_whose_sources_all_live_is_refused_as_by_the_check() -> None:
+    for policy in (Policy(caps=dict.fromkeys(SOURCES, 0.2)), Policy(warmup=Warmup(10))):
+        with pytest.raises(ConfigError) as strict:
+            check(policy, SOURCES)
+        with pytest.raises(ConfigError) as lenient:
+            obeyed(policy, SOURCES)
+        assert lenient.value.message == strict.value.message
