@@ -71,7 +71,7 @@ class Checkpointer:
             self._owed, self._distance = (), 1
             self._valid.append(step)
             self.reporter.healed("checkpoint")
-            self._view(step)
+            self.view(step)
             self.reporter.event(
                 "checkpoint",
                 step=step,
@@ -119,7 +119,7 @@ class Checkpointer:
         told = from_os_error(error, f"writing {self.run.checkpoint(step).name}")
         self.reporter.alarm("checkpoint", f"{told.message}: {told.hint}")
 
-    def _view(self, step: int) -> None:
+    def view(self, step: int) -> None:
         """Write .state.json, which is for people: its failure is an alarm, no more."""
         try:
             files.replace_json(

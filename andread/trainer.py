@@ -123,7 +123,11 @@ class Trainer:
             entry["skipped"] = skipped
         replayed = self._history.replaying
         self._record({**entry, "t": round(time.time(), 3)})
+        policy = self._curriculum.policy
         events = self._curriculum.advance(batch, result.losses if result.applied else None)
+        if self._curriculum.policy is not policy:  # in a replay from before a pivot
+            self._audits.clear()
+            self._reporter.event("policy", step=step, policy=self._curriculum.policy.id)
         events += self._watch.observe(step, result)
         for event in events:
             kind = event.pop("event")

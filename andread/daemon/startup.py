@@ -89,6 +89,8 @@ def assemble(
     checkpointer = Checkpointer(
         run, settings, engine, curriculum, history, watch, reporter, data, last
     )
+    if last is not None and _state_policy(run) != curriculum.policy.id:
+        checkpointer.view(step)  # that of another policy is the archive's, and reset here
     _answer_what_is_left(run, reporter)
     tokenizer = Tokenizer.load(run.tokenizer, settings.tokenizer.separator)
     trainer = Trainer(
@@ -213,6 +215,15 @@ def _answer(run: RunDirectory, request_id: str, found: Companion, reporter: Daem
         commit.pin(run, found.step)
     acknowledge(reporter, run, request_id, found)
     requests.discard(run, request_id)
+
+
+def _state_policy(run: RunDirectory) -> str | None:
+    """Return the policy that .state.json is of, None if that cannot be told."""
+    try:
+        content = files.read_json(run.state)
+    except (OSError, DataError):
+        return None
+    return content.get("policy") if isinstance(content, dict) else None
 
 
 def _audits(run: RunDirectory, policy: str, reporter: DaemonReporter) -> list[dict[str, Any]]:
