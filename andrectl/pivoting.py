@@ -25,6 +25,7 @@ from andread.rundir import (
     clock,
     commit,
     events,
+    feasibility,
     history,
     lock,
     pivot,
@@ -90,7 +91,7 @@ class Pivot:
         self.say(6, "starting the daemon under the new policy")
         try:
             self._tell_commit(manifest)
-            started = proving.started(self.run, self.journal, manifest, self.left)
+            started = proving.started(self.run, self.settings, self.journal, manifest, self.left)
             self.say(6, "proving that nothing but the policy has changed")
             proof = proving.proof(self.run, self.settings, manifest, started, self.left)
             manifest = {**manifest, "proof": proof}
@@ -233,7 +234,7 @@ class Pivot:
                 f"{self.journal.base}",
                 "andrectl pivot --abort, then pivot again",
             )
-        change.Change().of(new, self.settings, new.begins_after)  # it can be obeyed at this step
+        feasibility.check(new, self.settings.source_names())  # as it begins after this very step
         policy.write_policies(self.run.policy, [*policies, new])
 
     def _tell_commit(self, manifest: Manifest) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from andread.rundir import checkpoint, events, history, lock, policy, samples
+from andread.rundir.checkpoint import InvalidCheckpoint
 from andread.rundir.errors import BusyError, DataError
 from andread.rundir.layout import RunDirectory
 from andread.rundir.pivot import Journal
@@ -14,6 +15,7 @@ from andrectl import render, supervisor
 
 Left = Callable[[], float | None]
 Event = dict[str, Any]
+_PARTS: Final = ("file", *checkpoint.REGIONS)
 _LATER: Final = "andrectl start, then andrectl pivot --resume, which ends the pivot with its proof"
 
 
@@ -25,13 +27,17 @@ def options(journal: Journal) -> list[str]:
     return []
 
 
-def started(run: RunDirectory, journal: Journal, manifest: dict[str, Any], left: Left) -> Event:
-    """Return the first `started` event since the commit; start the daemon if nobody has."""
-    if (said := _first_start(run, manifest)) is not None:
-        return said
-    if lock.holder(run.lock) is None:
+def started(
+    run: RunDirectory, settings: Settings, journal: Journal, manifest: dict[str, Any], left: Left
+) -> Event:
+    """Return the first `started` event since the commit; start the daemon if that is needed."""
+    said = _first_start(run, manifest)
+    idle = lock.holder(run.lock) is None
+    if idle and (said is None or _awaits_a_step(run, settings, manifest)):
         if journal.supervisor.get("kind") == "systemd":
             raise BusyError("the run belongs to systemd", f"systemctl start it; {_LATER}")
+        if journal.supervisor.get("kind") == "foreground":
+            render.note("the run was in a terminal; it goes on in the background")
         try:
             supervisor.start(run, options(journal))
         except BusyError:
@@ -50,6 +56,12 @@ def started(run: RunDirectory, journal: Journal, manifest: dict[str, Any], left:
     return found[0]
 
 
+def _awaits_a_step(run: RunDirectory, settings: Settings, manifest: dict[str, Any]) -> bool:
+    """Tell whether the first step under the new policy is still to come."""
+    step, length = manifest["step"], manifest["history"]["bytes"]
+    return step < settings.run.steps and history.entry_after(run.history, length, step) is None
+
+
 def _first_start(run: RunDirectory, manifest: dict[str, Any]) -> Event | None:
     said = events.read(run.events, manifest["events_from"])
     return next((event for event in said if event["event"] == "started"), None)
@@ -61,7 +73,7 @@ def proof(
     """Return the proof: what is the same, what is new, and under `problems` what is not so."""
     step, before = manifest["step"], manifest["checkpoint"]
     first = None if step >= settings.run.steps else _first_step(run, manifest, left)
-    after = checkpoint.hashes(run.checkpoint(step))
+    after = _hashes(run, step)
     kept = history.prefix_sha256(run.history, manifest["history"]["bytes"])
     counts = [entry["step"] for entry in history.read(run.history)]
     now = policy.policy_at(policy.read_policies(run.policy), step + 1).id
@@ -73,9 +85,7 @@ def proof(
         "the loss history is not what it was": kept == manifest["history"]["sha256"],
         "the loss history does not have every step once": _consecutive(counts),
         "the audits were not reset": samples.read(run.samples)["policy"] == now,
-        **{
-            f"{part} changed": after[part] == before[part] for part in ("file", *checkpoint.REGIONS)
-        },
+        **{f"{part} changed": after.get(part) == before[part] for part in _PARTS},
     }
     return {
         "resumed_from": said.get("checkpoint"),
@@ -91,6 +101,14 @@ def proof(
         "first_step": first,
         "problems": [problem for problem, holds in checks.items() if not holds],
     }
+
+
+def _hashes(run: RunDirectory, step: int) -> dict[str, str]:
+    """Return the hashes of the checkpoint; none if the daemon has set it aside."""
+    try:
+        return checkpoint.hashes(run.checkpoint(step))
+    except (InvalidCheckpoint, FileNotFoundError):
+        return {}
 
 
 def _consecutive(steps: list[int]) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from andread.rundir import commit, companion, events, files, history, pivot, samples
+from andread.rundir import commit, companion, events, files, history, samples
 from andread.rundir.companion import Companion
 from andread.rundir.errors import UsageError
 from andread.rundir.history import LossHistory
@@ -307,6 +307,20 @@ def test_what_the_daemon_does_not_do_is_told(andrectl, still, monkeypatch) -> No
     assert row["proof"] == "its bandit was not fresh"
 
 
+def test_a_fall_back_before_the_pivot_is_told(andrectl, still, monkeypatch) -> None:
+    def start(run: RunDirectory, options: object) -> dict[str, Any]:
+        record(run, 21, 21)
+        run.checkpoint(20).rename(run.path / "step_000020.bin.rejected")
+        return events.emit(run.events, "started", step=10, pulls=9, policy="old", sha256="b")
+
+    monkeypatch.setattr(supervisor, "start", start)
+    result = andrectl("--run", still.path, "pivot", "--caps", "code=0.3")
+    assert result.exit_code == 65
+    for told in ("it resumed from step 10, not 20", "another checkpoint", "weights changed"):
+        assert told in result.stderr
+    assert not still.pivot.exists()
+
+
 def test_a_full_disk_takes_the_pivot_back(andrectl, still, monkeypatch) -> None:
     before = contents(still)
     real = files.replace
@@ -360,6 +374,28 @@ def test_without_a_first_step_the_pivot_stays_pending(andrectl, still, monkeypat
     assert not still.pivot.exists()
 
 
+def test_a_daemon_that_died_before_its_first_step_is_started_again(
+    andrectl, still, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lives = []
+
+    def start(run: RunDirectory, options: object) -> dict[str, Any]:
+        lives.append(options)
+        event = starts(run)
+        if len(lives) == 1:  # what it did not live to record
+            length = companion.read(run.companion(20)).history_length
+            run.history.write_bytes(run.history.read_bytes()[:length] + b"\n]\n")
+        return event
+
+    monkeypatch.setattr(supervisor, "start", start)
+    result = andrectl("--run", still.path, "pivot", "--caps", "code=0.3")
+    assert result.exit_code == 3 and "ended before step 21 was recorded" in result.stderr
+    assert "--resume" in result.stderr and len(lives) == 1
+    resumed = andrectl("--run", still.path, "pivot", "--resume", "--json")
+    assert json.loads(resumed.stdout)["proof"]["problems"] == [] and len(lives) == 2
+    assert [entry["step"] for entry in history.read(still.history)] == list(range(1, 22))
+
+
 def test_no_abort_once_a_step_has_run_under_the_new_policy(andrectl, still, monkeypatch) -> None:
     def stops_short(*_: object) -> None:
         raise KeyboardInterrupt
@@ -374,12 +410,25 @@ def test_no_abort_once_a_step_has_run_under_the_new_policy(andrectl, still, monk
     assert andrectl("--run", still.path, "pivot", "--resume").exit_code == 0
 
 
-def test_a_run_of_systemd_is_refused_while_it_runs(andrectl, still) -> None:
-    lock = RunLock.acquire(still.lock)
-    lock.describe({"supervisor": {"kind": "systemd"}})
-    lock.release()
-    kept = pivot.Journal({}, "", "step", running=True, t=0.0, supervisor={"kind": "systemd"})
-    with pytest.raises(supervisor.AndreadError, match="belongs to systemd"):
-        from andrectl import proving
+def test_a_run_of_systemd_is_refused_while_it_runs(still, python) -> None:
+    code = (
+        "import subprocess, sys; from pathlib import Path\n"
+        "from andread.rundir.lock import RunLock\n"
+        "lock = RunLock.acquire(Path(sys.argv[1]) / '.lock')\n"
+        "lock.describe({'supervisor': {'kind': 'systemd'}})\n"
+        "line = [sys.executable, '-m', 'andrectl', '--run', sys.argv[1], 'pivot', *sys.argv[2:]]\n"
+        "sys.exit(subprocess.run(line).returncode)\n"
+    )
+    before = contents(still)
+    told = python("-c", code, still.path, "--caps", "code=0.3")
+    assert told.returncode == 75 and "systemd supervises this run" in told.stderr
+    assert contents(still) == before
 
-        proving.started(still, kept, {"events_from": 0}, lambda: None)
+
+def test_a_stopped_run_of_systemd_waits_for_its_start(andrectl, still) -> None:
+    with RunLock.acquire(still.lock) as lock:
+        lock.describe({"supervisor": {"kind": "systemd"}})
+    waits = andrectl("--run", still.path, "pivot", "--caps", "code=0.3")
+    assert waits.exit_code == 75 and "the pivot is committed" in waits.stderr
+    starts(still)
+    assert andrectl("--run", still.path, "pivot", "--resume").exit_code == 0
