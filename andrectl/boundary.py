@@ -64,7 +64,8 @@ class Countdown:
         late = clock.boot_seconds() - self._when > _REPEAT
         if now.phase and (now.phase != self._told or late):
             self._told, self._when = now.phase, clock.boot_seconds()
-            render.note(f"    {self._text(now)}")
+            alarm = f"; alarm: {now.alarm}" if now.alarm else ""
+            render.note(f"    {self._text(now)}{alarm}")
 
     def _text(self, now: Presence) -> str:
         if now.phase not in ("training", "replaying"):

@@ -37,8 +37,9 @@ from andread.rundir.errors import AndreadError, BusyError, DataError, UsageError
 from andread.rundir.layout import RunDirectory
 from andread.rundir.lock import RunLock
 from andread.rundir.pivot import Journal
+from andread.rundir.policy import Policy
 from andread.rundir.settings import Settings
-from andrectl import asking, boundary, change, loose, proving, render, supervisor
+from andrectl import asking, boundary, change, loose, planning, proving, render, supervisor
 
 _ROUNDS: Final = 3
 """Times that a boundary is looked for: another start may come between."""
@@ -65,6 +66,7 @@ class Pivot:
 
     def carry_out(self) -> Manifest:
         """Do all six steps; return the manifest with the proof."""
+        self._policies()
         pivot.write(self.run, self.journal)
         try:
             with self._at_a_boundary() as found:
@@ -80,6 +82,7 @@ class Pivot:
         """Go on with a pivot that was left behind: from step 1, or from 6 if it is committed."""
         if self.journal.committed(policy.read_policies(self.run.policy)):
             return self._conclude(pivot.read_manifest(self.run, self.journal.archive))
+        planning.refuse_unlawful(self.run, self.settings, self.journal.policy())
         self._clear()
         self.journal = dataclasses.replace(self.journal, step=None, archive="", pinned=False)
         if self.journal.running and lock.holder(self.run.lock) is None:
@@ -227,6 +230,11 @@ class Pivot:
         """Do step 5, under the lock: one rename."""
         new = self.journal.policy()
         self.say(5, f"putting policy {new.id} in force from step {new.begins_after + 1:,} on")
+        feasibility.check(new, self.settings.source_names())  # as it begins after this very step
+        policy.write_policies(self.run.policy, [*self._policies(), new])
+
+    def _policies(self) -> list[Policy]:
+        """Return the policies so far; `DataError` if the last is not the one to be replaced."""
         policies = policy.read_policies(self.run.policy)
         if policies[-1].id != self.journal.base:
             raise DataError(
@@ -234,8 +242,7 @@ class Pivot:
                 f"{self.journal.base}",
                 "andrectl pivot --abort, then pivot again",
             )
-        feasibility.check(new, self.settings.source_names())  # as it begins after this very step
-        policy.write_policies(self.run.policy, [*policies, new])
+        return policies
 
     def _tell_commit(self, manifest: Manifest) -> None:
         """Record the commit as an event, once."""
@@ -262,8 +269,8 @@ class Pivot:
         render.note(f"the pivot is off ({why}): policy, sidecars and history are what they were")
 
     def _start_again(self) -> None:
-        """Start the run that was stopped here, once it has stopped, unless someone has."""
-        if self._stopped is None:
+        """Start the run that was stopped for this pivot, once it has stopped."""
+        if self._stopped is None or not self.journal.running:
             return
         if lock.holder(self.run.lock) == self._stopped:
             supervisor.stop(self.run, None)

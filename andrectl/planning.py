@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from andread.rundir import history, lock, manifest, pivot, policy, presence, recovery
+from andread.rundir import feasibility, history, lock, manifest, pivot, policy, presence, recovery
 from andread.rundir.drift import refuse_drift
 from andread.rundir.errors import AndreadError, BusyError, ConfigError, UsageError
 from andread.rundir.layout import RunDirectory
+from andread.rundir.overrides import settings_under
 from andread.rundir.policy import Policy
 from andread.rundir.presence import Presence
 from andread.rundir.settings import Settings, read_settings
@@ -81,11 +82,7 @@ def plan(run: RunDirectory, change: Change, at: str) -> Plan:
             refusals.append(error)
     target = None
     try:
-        past = recovery.newest_companion(run)
-        if past is not None:
-            names = settings.source_names()
-            data = {n: manifest.read_manifest(run.manifest(n)).fingerprint for n in names}
-            refuse_drift(settings, data, past)
+        _refuse_drift(run, settings)
         target = change.of(base, settings, max(step, base.begins_after))
     except AndreadError as error:
         refusals.append(error)
@@ -104,6 +101,22 @@ def plan(run: RunDirectory, change: Change, at: str) -> Plan:
             )
         )
     return Plan(settings, base, target, running, owner, step, at, tuple(refusals))
+
+
+def refuse_unlawful(run: RunDirectory, settings: Settings, target: Policy) -> None:
+    """Raise `AndreadError` if the run could not go on under `target` with run.toml as it is now."""
+    _refuse_drift(run, settings)
+    settings_under(settings, target)
+    feasibility.check(target, settings.source_names())
+
+
+def _refuse_drift(run: RunDirectory, settings: Settings) -> None:
+    """Refuse what the next start would refuse: a run.toml or tokens that have drifted."""
+    past = recovery.newest_companion(run)
+    if past is not None:
+        names = settings.source_names()
+        data = {name: manifest.read_manifest(run.manifest(name)).fingerprint for name in names}
+        refuse_drift(settings, data, past)
 
 
 def _refuse_pending(run: RunDirectory) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from andread.rundir import checkpoint, events, history, lock, policy, samples
 from andread.rundir.checkpoint import InvalidCheckpoint
-from andread.rundir.errors import BusyError, DataError
+from andread.rundir.errors import TEMPORARY, AndreadError, BusyError, DataError
 from andread.rundir.layout import RunDirectory
 from andread.rundir.pivot import Journal
 from andread.rundir.settings import Settings
@@ -40,13 +40,17 @@ def started(
             render.note("the run was in a terminal; it goes on in the background")
         try:
             supervisor.start(run, options(journal))
-        except BusyError:
+        except AndreadError as error:
+            if error.exit_code != TEMPORARY or lock.holder(run.lock) is None:
+                raise
             render.note("someone else is starting the run")
     pid = lock.holder(run.lock)
     found: list[Event] = []
 
     def told() -> bool:
-        ended = lock.holder(run.lock) != pid  # asked first: what it said last is then on file
+        ended = (
+            pid is None or lock.holder(run.lock) != pid
+        )  # asked first: what it said last is then on file
         found.extend(filter(None, [_first_start(run, manifest)]))
         if ended and not found:
             raise supervisor.NotRunning("the daemon ended before it trained", _LATER)
