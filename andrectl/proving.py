@@ -48,9 +48,8 @@ def started(
     found: list[Event] = []
 
     def told() -> bool:
-        ended = (
-            pid is None or lock.holder(run.lock) != pid
-        )  # asked first: what it said last is then on file
+        # Whether it has ended is asked first: what it said last is then on file.
+        ended = pid is None or lock.holder(run.lock) != pid
         found.extend(filter(None, [_first_start(run, manifest)]))
         if ended and not found:
             raise supervisor.NotRunning("the daemon ended before it trained", _LATER)

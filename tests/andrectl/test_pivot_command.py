@@ -351,6 +351,7 @@ def test_a_policy_json_that_changed_meanwhile_is_not_overwritten(andrectl, still
 
 def test_without_a_first_step_the_pivot_stays_pending(andrectl, still, monkeypatch) -> None:
     def dies(run: RunDirectory, options: object) -> dict[str, Any]:
+        samples.write(run.samples, "new", [])  # it has come as far as to reset them
         raise supervisor.DaemonEnded("the daemon was killed", "", 71)
 
     before = contents(still)

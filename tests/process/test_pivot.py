@@ -251,6 +251,9 @@ def test_a_finished_run_is_proven_by_loading(at_30: RunDirectory, tmp_path: Path
     told = json.loads(andrectl(run, "pivot", "--floors", "topics=0.6", "--json"))
     assert told["proof"]["first_step"] is None and told["proof"]["problems"] == []
     assert last_step(run) == 30
+    state = json.loads(run.state.read_bytes())
+    assert state["policy"] == told["policy"]["new"]
+    assert [arm["pulls"] for arm in state["arms"].values()] == [0, 0]
     assert "before policy" in andrectl(run, "pivot", "--reset", code=78)
 
 
