@@ -92,6 +92,8 @@ def assemble(
     if last is not None and _state_policy(run) != curriculum.policy.id:
         checkpointer.view(step)  # that of another policy is the archive's, and reset here
     _answer_what_is_left(run, reporter)
+    if not engine.can_generate:
+        reporter.event("no_samples", why="the model has no logits(tokens, cache) and new_cache()")
     tokenizer = Tokenizer.load(run.tokenizer, settings.tokenizer.separator)
     trainer = Trainer(
         run,
