@@ -52,20 +52,24 @@ class Change:
         Raises `ConfigError` if there can be no such policy with the sources of `settings`.
         """
         algorithm = self.algorithm or base.algorithm
-        bounds = {
-            name: (dict(getattr(base, name)) if not self.reset else {}) | dict(getattr(self, name))
-            for name in ("caps", "floors", "weights")
-        }
+        live = settings.source_names()
+        bounds = {}
+        for name in ("caps", "floors", "weights"):
+            kept = {} if self.reset else getattr(base, name)  # but for sources that are gone
+            bounds[name] = {source: share for source, share in kept.items() if source in live}
+            bounds[name] |= getattr(self, name)
         if algorithm != "fixed" and not self.weights:
             bounds["weights"] = {}
+        first = [source for source in base.warmup.sources if source in live]
         table = base.content() | bounds | {"algorithm": algorithm, "begins_after": after}
+        table["warmup"] = {**table["warmup"], "sources": first}
         if base.warmup.again:  # it goes on to where it would have ended
             table["warmup"] |= {"steps": base.warmup_end, "again": False}
         for key, value in self.values.items():
             _put(table, key, value)
         policy = policy_from(table, "the new policy")
         optimizer = settings_under(settings, policy).optimizer
-        check(policy, settings.source_names())
+        check(policy, live)
         given = settings.optimizer
         kept = {
             key: getattr(optimizer, name)

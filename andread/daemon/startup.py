@@ -89,8 +89,6 @@ def assemble(
     checkpointer = Checkpointer(
         run, settings, engine, curriculum, history, watch, reporter, data, last
     )
-    if last is not None and _state_policy(run) != curriculum.policy.id:
-        checkpointer.view(step)  # that of another policy is the archive's, and reset here
     _answer_what_is_left(run, reporter)
     if not engine.can_generate:
         reporter.event("no_samples", why="the model has no logits(tokens, cache) and new_cache()")
@@ -115,6 +113,8 @@ def assemble(
         engine.evaluate(
             curriculum.draw(step + 1).windows[:1]
         )  # proves data and model, before READY
+    if last is not None:  # sources or policy may be others than when it was last written
+        checkpointer.view(step)
     reporter.tell(step=step, steps=settings.run.steps, device=str(device))
     reporter.event(
         "started",
@@ -217,15 +217,6 @@ def _answer(run: RunDirectory, request_id: str, found: Companion, reporter: Daem
         commit.pin(run, found.step)
     acknowledge(reporter, run, request_id, found)
     requests.discard(run, request_id)
-
-
-def _state_policy(run: RunDirectory) -> str | None:
-    """Return the policy that .state.json is of, None if that cannot be told."""
-    try:
-        content = files.read_json(run.state)
-    except (OSError, DataError):
-        return None
-    return content.get("policy") if isinstance(content, dict) else None
 
 
 def _audits(run: RunDirectory, policy: str, reporter: DaemonReporter) -> list[dict[str, Any]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -127,7 +126,7 @@ def command(
         return
     assert found.target is not None, "a plan without refusals has a policy"
     journal = pivot.Journal(
-        target=dataclasses.asdict(found.target),
+        target=found.target.content(),
         base=found.base.id,
         at=at,
         running=found.running,

@@ -149,6 +149,15 @@ def test_given_values_change_and_the_rest_stays(run) -> None:
     assert Change(caps={"code": 1.0}).of(base, settings, 50).caps == {"books": 0.7}
 
 
+def test_what_was_said_of_a_source_that_is_gone_is_dropped(run) -> None:
+    settings = read_settings(run.settings)
+    warmup = Warmup(steps=90, sources=("books", "wiki"))
+    base = Policy(caps={"wiki": 0.2, "code": 0.6}, floors={"wiki": 0.1}, warmup=warmup)
+    new = Change(floors={"books": 0.2}).of(base, settings, 50)
+    assert (new.caps, new.floors) == ({"code": 0.6}, {"books": 0.2})
+    assert new.warmup.sources == ("books",)
+
+
 def test_a_fixed_mix_takes_weights_and_leaves_without_them(run) -> None:
     settings = read_settings(run.settings)
     weights = {"books": 1.0, "code": 3.0}
