@@ -71,15 +71,6 @@ def without_cadence(run: RunDirectory) -> None:
     andrectl(run, "start")
 
 
-def without_cadence(run: RunDirectory) -> None:
-    """Start a live run again with regular checkpoints too far away to be met."""
-    andrectl(run, "stop")
-    text = run.settings.read_text(encoding="utf-8")
-    every = f"checkpoint_every = {EVERY}"
-    run.settings.write_text(text.replace(every, "checkpoint_every = 9999999"), encoding="utf-8")
-    andrectl(run, "start")
-
-
 def finish(run: RunDirectory) -> None:
     """Wait until the daemon of a run that ends has ended."""
     until(lambda: lock.holder(run.lock) is None)
