@@ -57,10 +57,10 @@ run: $(STAMP)  ## train andrea-nano on real text in $(RUN): minutes on a CPU
 	@echo "  andrectl stop                 checkpoint and stop; start resumes bit for bit"
 
 test: lint types  ## everything: lint, types, all tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 quick: lint types  ## lint, types, and the tests that take no real processes
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow"
 
 lint: $(STAMP)  ## ruff
 	$(BIN)/ruff check .

@@ -116,7 +116,7 @@ class Checkpointer:
         self._owed = tuple(dict.fromkeys((*self._owed, *reasons)))
         self._retry_at = step + self._distance
         self._distance = min(2 * self._distance, self.settings.run.checkpoint_every)
-        told = from_os_error(error, f"writing {self.run.checkpoint(step).name}")
+        told = from_os_error(error, "writing a checkpoint")
         self.reporter.alarm("checkpoint", f"{told.message}: {told.hint}")
 
     def view(self, step: int) -> None:

@@ -1,8 +1,8 @@
 """The training loop. Knows no signals, no systemd, no command line.
 
 Between two steps lies a boundary, and everything that may interrupt training happens there, in
-this order: checkpoint if due, leave if asked, audit if due, next step. A checkpoint and the audit
-of the same step see the same weights.
+this order: checkpoint if due, leave if asked, audit if due, hold if asked, next step. A checkpoint
+and the audit of the same step see the same weights.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from andread.rundir import clock, lock, samples
 from andread.rundir.errors import LastWriteError, from_os_error
 from andread.rundir.history import LossHistory, Witness
 from andread.rundir.layout import RunDirectory
+from andread.rundir.overrides import settings_under
 from andread.rundir.requests import Request
 from andread.rundir.settings import Settings
 from andread.watch import LossWatch, entry_loss
@@ -63,6 +64,7 @@ class Trainer:
         self._reporter = reporter
         self._replay = Replay(history, reporter, same_environment)
         self._pending: tuple[Request, ...] = ()
+        self._hold_asked = False
         self._durations: deque[float] = deque(maxlen=_RECENT_STEPS)
         self.step = history.step
 
@@ -96,6 +98,9 @@ class Trainer:
                 return "stopped"
             if not self._audit_if_due():
                 continue
+            if self._hold_asked:
+                self._hold()
+                continue
             if finished:
                 return "finished"
             self._train_one_step()
@@ -105,7 +110,9 @@ class Trainer:
         step = self.step + 1
         self._reporter.phase("replaying" if self._history.replaying else "training")
         begun = time.monotonic()
-        lr = learning_rate(self._settings.optimizer, step)
+        optimizer = settings_under(self._settings, self._curriculum.policy).optimizer
+        self._engine.under(optimizer)
+        lr = learning_rate(optimizer, step)
         batch = self._curriculum.draw(step)
         result = self._engine.step(batch.windows, step, lr).read()
         loss, norm, skipped = entry_loss(result)
@@ -116,7 +123,11 @@ class Trainer:
             entry["skipped"] = skipped
         replayed = self._history.replaying
         self._record({**entry, "t": round(time.time(), 3)})
+        policy = self._curriculum.policy
         events = self._curriculum.advance(batch, result.losses if result.applied else None)
+        if self._curriculum.policy is not policy:  # in a replay from before a pivot
+            self._audits.clear()
+            self._reporter.event("policy", step=step, policy=self._curriculum.policy.id)
         events += self._watch.observe(step, result)
         for event in events:
             kind = event.pop("event")
@@ -178,8 +189,7 @@ class Trainer:
             return False
         self._pending = tuple(r for r in self._pending if r not in now)
         self._look_after_sources()
-        if any(request.hold for request in now) and not stopping:
-            self._hold()
+        self._hold_asked = any(request.hold for request in now)
         return True
 
     def _look_after_sources(self) -> None:
@@ -202,6 +212,7 @@ class Trainer:
 
     def _hold(self) -> None:
         """Run no step while a pivot holds its lock, until asked to stop, up to a limit."""
+        self._hold_asked = False
         begun = clock.boot_seconds()
         self._reporter.phase("holding", "a pivot, to stop the run")
         self._reporter.event("holding", step=self.step)

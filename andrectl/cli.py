@@ -29,6 +29,8 @@ COMMANDS: Final[dict[str, str]] = {
     "status": "Tell how the run is doing.",
     "snapshot": "Have a checkpoint written now, and wait until it is durable.",
     "policy": "Show the policy in force, and how each source stands against its bounds.",
+    "pivot": "Change the policy in mid-run, provably: the polish pivot.",
+    "pivots": "List the pivots of the run: when, what changed, and the proof.",
     "samples": "Show the latest audits: samples and validation losses.",
     "checkpoints": "List the checkpoints; pin and unpin them.",
     "import": "Begin a run from another engine's bare checkpoint.",

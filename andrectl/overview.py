@@ -18,6 +18,7 @@ from andread.rundir import (
     events,
     history,
     lock,
+    pivot,
     policy,
     presence,
     settings,
@@ -77,7 +78,7 @@ def overview(run: RunDirectory) -> Table:
         **_sources(run, reader, made, now["id"] if now else ""),
         "validation": _validation(run, reader),
         "requests": _requests(run, reader),
-        "pivot": reader.table(run.pivot) or None,
+        "pivot": _pivot(run, reader),
         **_told(said),
         "rejected": reader.attempt(run.path, lambda: inventory.rejected(run)) or [],
         "damaged": reader.damaged,
@@ -236,6 +237,23 @@ def _requests(run: RunDirectory, reader: Reader) -> list[Table]:
         asked = reader.table(path)
         found.append({"id": path.stem, "at": asked.get("at"), "hold": asked.get("hold") is True})
     return found
+
+
+def _pivot(run: RunDirectory, reader: Reader) -> Table | None:
+    """Return the pivot in flight or left behind: its journal, who makes it, and how far it is."""
+    journal = reader.table(run.pivot)
+    if not journal:
+        return None
+    known = reader.attempt(run.pivot, lambda: pivot.read(run))
+    policies = reader.attempt(run.policy, lambda: policy.read_policies(run.policy))
+    pid = reader.attempt(run.pivot_lock, lambda: lock.holder(run.pivot_lock))
+    doing = reader.attempt(run.pivot_lock, lambda: lock.describe(run.pivot_lock)) or {}
+    return {
+        **{key: journal.get(key) for key in ("step", "archive", "t", "at", "running")},
+        "pid": pid,
+        "doing": {key: doing.get(key) for key in ("step", "doing")} if pid else None,
+        "committed": known.committed(policies) if known and policies else None,
+    }
 
 
 def _events(run: RunDirectory, reader: Reader) -> list[Table]:

@@ -141,8 +141,16 @@ def _request(request: Table) -> str:
     return f"{request['id']} (at {loose.text(request['at'])}{hold})"
 
 
-def _pivot(journal: Table | None) -> str:
-    return f"in flight, at step {loose.text(journal.get('step'))}" if journal else ""
+def _pivot(pending: Table | None) -> str:
+    if not pending:
+        return ""
+    if doing := pending["doing"]:
+        what = f"{loose.text(doing['step'])}/6 {loose.text(doing['doing'])}"
+        return f"in flight (pid {pending['pid']}): {what}"
+    if pending["committed"]:
+        step = loose.whole(pending["step"])
+        return f"committed after step {step:,}, its proof is missing: andrectl pivot --resume"
+    return "left behind, nothing has changed yet: andrectl pivot --resume, or --abort"
 
 
 def _sources(view: Table) -> list[str]:

@@ -9,7 +9,7 @@ again. `advance` moves on, and at a step boundary `record` is all there is to ke
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,13 +44,14 @@ class Curriculum:
         sources: Sequence[SourceTokens],
         policies: Sequence[Policy],
         seed: int,
-        batch: int,
+        batch: Callable[[Policy], int],
         context: int,
         step: int = 0,
         record: Mapping[str, Any] | None = None,
     ) -> None:
         """Begin after `step`, from the `record` of that boundary if there is one.
 
+        `batch` gives the sequences of a step under a policy.
         A record's mixer is taken up only if its policy is the one in force at the next step.
         """
         self.sources = tuple(sources)
@@ -84,9 +85,10 @@ class Curriculum:
         """Return the batch of `step`, the next one or the one after it."""
         probabilities = self.mixer.probabilities(step)
         positions = [self._positions.get(name, 0) for name in self.names]
-        windows = np.empty((self._batch, self._context + 1), dtype=np.int64)
+        batch = self._batch(self.policy)
+        windows = np.empty((batch, self._context + 1), dtype=np.int64)
         arms = []
-        for slot in range(self._batch):
+        for slot in range(batch):
             arm = pick(probabilities, randomness.uniform(self._draws, step, slot))
             windows[slot] = self._window(arm, positions[arm])
             positions[arm] += 1

@@ -124,6 +124,11 @@ class Mixer:
         return events
 
     @property
+    def pulls(self) -> int:
+        """Return the sequences that this policy's arms have given; a fresh bandit has 0."""
+        return sum(state.pulls for state in self._bandit.arms)
+
+    @property
     def sunk(self) -> tuple[str, ...]:
         """Return the arms that were read more than `max_epochs` times over."""
         limit = self.policy.max_epochs or math.inf

@@ -27,6 +27,8 @@ def main() -> NoReturn:
         code = _main(signals)
     except AndreadError as error:
         code = _tell(error)
+    except OSError as error:
+        code = _tell(errors.from_os_error(error, "opening the run"))
     sys.stderr.flush()
     os._exit(code)  # nothing is left to flush, and threads of libraries cannot stall the exit
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-from typing import Any, TextIO
+from collections import deque
+from typing import Any, Final, TextIO
 
 import orjson
 
@@ -22,7 +23,10 @@ from andread.rundir.errors import AndreadError
 from andread.rundir.layout import RunDirectory
 from andread.rundir.lock import RunLock
 
-_LOUD = {"fault", "rejected", "history_fault", "diverged", "replay", "zombie", "spike"}
+_BACKLOG: Final = 1000
+"""Events kept while the disk takes none; the oldest go first."""
+
+_LOUD: Final = {"fault", "rejected", "history_fault", "diverged", "replay", "zombie", "spike"}
 
 
 class DaemonReporter:
@@ -45,16 +49,21 @@ class DaemonReporter:
             "supervisor": supervisor,
         }
         self._alarms: dict[str, str] = {}
+        self._backlog: deque[dict[str, Any]] = deque(maxlen=_BACKLOG)
         self._mutex = threading.Lock()
         self._describe()
 
     def event(self, kind: str, /, **fields: Any) -> None:
-        """Append an event to the run's and show it."""
+        """Append an event to the run's and show it; what cannot be written now follows later."""
+        self._backlog.append(events.make(kind, **fields))
         try:
-            events.emit(self._run.events, kind, **fields)
+            while self._backlog:
+                events.append(self._run.events, self._backlog[0])
+                self._backlog.popleft()
         except (OSError, AndreadError) as error:
-            self._alarms["events"] = f"an event could not be recorded: {error}"
-            self._describe()
+            self._raise("events", f"events cannot be recorded: {error}")
+        else:
+            self._clear("events")
         self._show(kind, fields)
 
     def progress(self, progress: Progress) -> None:
@@ -95,16 +104,28 @@ class DaemonReporter:
 
     def alarm(self, what: str, detail: str) -> None:
         """Raise an alarm: in the lock's content and, once, as an event."""
-        if self._alarms.get(what) != detail:
-            self._alarms[what] = detail
-            self._describe()
+        if self._raise(what, detail):
             self.event("fault", what=what, detail=detail)
 
     def healed(self, what: str) -> None:
         """Clear an alarm."""
-        if self._alarms.pop(what, None) is not None:
-            self._describe()
+        if self._clear(what):
             self.event("healed", what=what)
+
+    def _raise(self, what: str, detail: str) -> bool:
+        """Put an alarm into the lock's content; tell whether it is new."""
+        new = self._alarms.get(what) != detail
+        self._alarms[what] = detail
+        if new:
+            self._describe()
+        return new
+
+    def _clear(self, what: str) -> bool:
+        """Take an alarm out of the lock's content; tell whether it was there."""
+        there = self._alarms.pop(what, None) is not None
+        if there:
+            self._describe()
+        return there
 
     def say(self, text: str) -> None:
         """Tell whoever watches, in words."""
@@ -123,7 +144,9 @@ class DaemonReporter:
         if not self._watched:
             self._print_json(kind, fields)
             return
-        told = "  ".join(f"{key} {_brief(value)}" for key, value in fields.items())
+        told = "  ".join(
+            f"{key} {_brief(value)}" for key, value in fields.items() if value is not None
+        )
         self._print(
             f"{'!!' if kind in _LOUD and not _harmless(kind, fields) else '--'} {kind}  {told}"
         )

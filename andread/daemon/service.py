@@ -8,11 +8,12 @@ import sys
 import traceback
 from typing import Any, Final
 
+from andread import __version__
 from andread.daemon.notify import notify
 from andread.daemon.report import DaemonReporter
 from andread.daemon.signals import Signals
 from andread.rundir import errors
-from andread.rundir.errors import AndreadError, DivergedError
+from andread.rundir.errors import AndreadError, BusyError, DivergedError
 from andread.rundir.layout import RunDirectory
 from andread.rundir.lock import RunLock
 from andread.rundir.settings import read_settings
@@ -24,8 +25,15 @@ LOCK_WAIT: Final = 30.0
 def serve(run: RunDirectory, signals: Signals, accept_history: bool, device: str) -> int:
     """Train `run`; return the exit code. Raises `AndreadError` before the lock is held."""
     faulthandler.enable()
-    with RunLock.acquire(run.lock, LOCK_WAIT, signals.stopping) as lock:
+    try:
+        lock = RunLock.acquire(run.lock, LOCK_WAIT, signals.stopping)
+    except BusyError:
+        if signals.stopping():
+            return errors.OK
+        raise
+    with lock:
         reporter = DaemonReporter(run, lock, supervisor())
+        reporter.say(f"andread {__version__}, {run.path}: loading")
         signals.on_stop = lambda: _stopping(reporter)
         why, code, detail = _live(run, signals, accept_history, device, reporter)
         reporter.phase("stopped")

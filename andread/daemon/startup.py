@@ -32,9 +32,11 @@ from andread.rundir import (
 )
 from andread.rundir.clock import ProcessIdentity
 from andread.rundir.companion import Companion
-from andread.rundir.errors import ConfigError, DataError, MissingError, from_os_error
+from andread.rundir.drift import refuse_drift
+from andread.rundir.errors import DataError, MissingError, from_os_error
 from andread.rundir.history import LossHistory
 from andread.rundir.layout import REJECTED_SUFFIX, RunDirectory
+from andread.rundir.overrides import settings_under
 from andread.rundir.policy import Policy, policy_at, read_policies, write_policies
 from andread.rundir.recovery import Recovered
 from andread.rundir.settings import Settings
@@ -87,7 +89,7 @@ def assemble(
         sources,
         policies,
         settings.run.seed,
-        settings.optimizer.batch,
+        lambda policy: settings_under(settings, policy).optimizer.batch,
         settings.model.context,
         step,
         last.curriculum if last else None,
@@ -99,6 +101,8 @@ def assemble(
         run, settings, engine, curriculum, history, watch, reporter, data, last
     )
     _answer_what_is_left(run, reporter)
+    if not engine.can_generate:
+        reporter.event("no_samples", why="the model has no logits(tokens, cache) and new_cache()")
     tokenizer = Tokenizer.load(run.tokenizer, settings.tokenizer.separator)
     trainer = Trainer(
         run,
@@ -133,31 +137,11 @@ def assemble(
         n_params=engine.n_params,
         checkpoint=run.checkpoint(step).name if last else None,
         sha256=last.sha256 if last else None,
+        policy=curriculum.policy.id,
+        pulls=curriculum.mixer.pulls,
         replay_to=history.last_step if history.replaying else None,
     )
     return trainer
-
-
-def refuse_drift(settings: Settings, data: dict[str, str], past: Companion) -> None:
-    """Refuse to go on with keys or tokens that shape the trajectory and have changed."""
-    now = settings.trajectory()
-    changed = [
-        f"{key}: {past.trajectory.get(key)!r} became {now.get(key)!r}"
-        for key in sorted(past.trajectory.keys() | now.keys())
-        if past.trajectory and past.trajectory.get(key) != now.get(key)
-    ]
-    if changed:
-        raise ConfigError(
-            f"run.toml is not what step {past.step} was trained with: {'; '.join(changed)}",
-            "undo the change, or make it lawfully: by a pivot (andrectl pivot --set key=value) "
-            "where it may change in mid-run, else in a fork (andrectl fork --set key=value)",
-        )
-    other = [name for name in data if past.data.get(name, data[name]) != data[name]]
-    if other:
-        raise DataError(
-            f"the tokens of {', '.join(other)} are not those that step {past.step} was trained on",
-            "restore the run's data folder; new text comes in under a new source name",
-        )
 
 
 def _policies(run: RunDirectory, begun: bool) -> list[Policy]:

@@ -16,12 +16,6 @@ from andread.rundir.errors import BusyError, ConfigError
 from andread.rundir.settings import EngineSettings
 
 
-def prepare_variables(deterministic: bool) -> None:
-    """Set the variables that libraries read at import; call before torch is imported elsewhere."""
-    if deterministic:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-
-
 def resolve_device(asked: str, recorded: str, override: str = "") -> torch.device:
     """Return the device to train on.
 
@@ -55,7 +49,7 @@ def resolve_precision(asked: str, device: torch.device) -> str:
         return asked
     if device.type == "cpu":
         return "fp32"
-    return "bf16" if torch.cuda.is_bf16_supported() else "fp16"
+    return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp16"
 
 
 def configure(settings: EngineSettings, recorded_threads: int) -> int:

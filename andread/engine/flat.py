@@ -19,7 +19,7 @@ from andread.engine.optimizer import LossScaler, Optimizer
 from andread.engine.store import FlatStore
 from andread.rundir import checkpoint
 from andread.rundir.companion import Companion
-from andread.rundir.settings import Settings
+from andread.rundir.settings import OptimizerSettings, Settings
 
 _DTYPES: Final = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -40,9 +40,14 @@ class FlatEngine:
         self._forward: nn.Module = self.model
         if settings.engine.compile:
             self._forward = torch.compile(self.model)  # type: ignore[assignment]
-        self._micro_batch = settings.engine.micro_batch or settings.optimizer.batch
         self.can_generate = hasattr(self.model, "logits") and hasattr(self.model, "new_cache")
         self.environment = environment.describe(device, precision, threads, settings.engine)
+        self.under(settings.optimizer)
+
+    def under(self, optimizer: OptimizerSettings) -> None:
+        """Take the settings of the next steps; see `interface.Engine.under`."""
+        self._optimizer.settings = optimizer
+        self._micro_batch = self.settings.engine.micro_batch or optimizer.batch
 
     def step(self, windows: Tokens, step: int, lr: float) -> _FlatStep:
         """Train on one batch; see `interface.Engine.step`."""

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from andread.rundir.companion import Companion
+from andread.rundir.settings import OptimizerSettings
 
 Tokens = NDArray[np.int64]
 
@@ -55,6 +56,9 @@ class Engine(Protocol):
     n_params: int
     environment: dict[str, Any]
     can_generate: bool
+
+    def under(self, optimizer: OptimizerSettings) -> None:
+        """Train under `optimizer` from the next step on."""
 
     def step(self, windows: Tokens, step: int, lr: float) -> PendingStep:
         """Train on `windows`, int64 [batch, context + 1], as step `step` at rate `lr`."""

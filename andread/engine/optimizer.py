@@ -69,7 +69,7 @@ class LossScaler:
 
 
 class Optimizer:
-    """One fused AdamW over the slices of a flat store."""
+    """One fused AdamW over the slices of a flat store; `settings` may change between steps."""
 
     def __init__(self, store: FlatStore, settings: OptimizerSettings, scaler: LossScaler) -> None:
         self.store = store
@@ -77,8 +77,8 @@ class Optimizer:
         self.scaler = scaler
         decayed, plain = store.decay_slices()
         self._groups = [
-            (slices, decay, [torch.tensor(0.0, device=store.weights.device) for _ in slices])
-            for slices, decay in ((decayed, settings.weight_decay), (plain, 0.0))
+            (slices, decays, [torch.tensor(0.0, device=store.weights.device) for _ in slices])
+            for slices, decays in ((decayed, True), (plain, False))
             if slices
         ]
 
@@ -97,7 +97,7 @@ class Optimizer:
         if self.settings.clip:
             factor = factor * (self.settings.clip / (norm + 1e-6)).clamp(max=1.0)
         store.gradients.mul_(factor)
-        for slices, decay, t in self._groups:
+        for slices, decays, t in self._groups:
             for tensor in t:
                 tensor.fill_(step - 1)  # the kernel adds 1, and takes it back where it skips
             adamw(
@@ -113,7 +113,7 @@ class Optimizer:
                 beta1=self.settings.beta1,
                 beta2=self.settings.beta2,
                 lr=lr,
-                weight_decay=decay,
+                weight_decay=self.settings.weight_decay if decays else 0.0,
                 eps=self.settings.epsilon,
                 maximize=False,
             )

@@ -109,3 +109,23 @@ def read_image(
                     raise InvalidCheckpoint(f"{path.name} ends early in region {name}")
                 digest.update(target)
     return digest.hexdigest()
+
+
+def hashes(path: Path) -> dict[str, str]:
+    """Return the SHA-256 of the checkpoint at `path`, as `file`, and of each of its regions.
+
+    Raises `InvalidCheckpoint` for what is wrong with the file, `OSError` with reading it.
+    """
+    with files.opened(path) as descriptor:
+        header = read_header(descriptor, path)
+        whole = hashlib.sha256(HEADER.pack(header.step, header.n_params))
+        found = {}
+        with os.fdopen(os.dup(descriptor), "rb") as stream:
+            stream.seek(HEADER.size)
+            for name in REGIONS:
+                region = hashlib.sha256()
+                for chunk in files.chunks(stream, 4 * header.n_params):
+                    region.update(chunk)
+                    whole.update(chunk)
+                found[name] = region.hexdigest()
+    return {"file": whole.hexdigest(), **found}

@@ -19,16 +19,29 @@ import orjson
 from andread.rundir import clock, files
 
 
-def emit(path: Path, kind: str, /, **fields: Any) -> dict[str, Any]:
-    """Append one event to `path` and return it; raises `OSError` if that fails."""
-    event = {
+def make(kind: str, /, **fields: Any) -> dict[str, Any]:
+    """Return an event of `kind` that happened now."""
+    return {
         "event": kind,
         "t": round(time.time(), 3),
         "boot": clock.boot_id(),
         "up": round(clock.boot_seconds(), 3),
         **fields,
     }
+
+
+def append(path: Path, event: dict[str, Any]) -> None:
+    """Append `event` to `path`.
+
+    Raises `OSError` if that fails, `DataError` if `path` is not a regular file.
+    """
     files.append_line(path, orjson.dumps(event))
+
+
+def emit(path: Path, kind: str, /, **fields: Any) -> dict[str, Any]:
+    """Append an event of `kind` that happens now, and return it; raises as `append`."""
+    event = make(kind, **fields)
+    append(path, event)
     return event
 
 

@@ -33,6 +33,9 @@ CHUNK: Final = 8 << 20
 
 FILE_MODE: Final = 0o640
 
+UNLIMITED: Final = 1 << 40
+"""For `read_bytes`: whatever its size."""
+
 
 def write_all(descriptor: int, data: memoryview | bytes, offset: int) -> None:
     """Write all of `data` at `offset`, however short the single writes turn out."""

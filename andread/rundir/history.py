@@ -250,6 +250,20 @@ def end_of_step(path: Path, step: int) -> int | None:
     return None
 
 
+def entry_after(path: Path, length: int, step: int) -> dict[str, Any] | None:
+    """Return the entry that follows a prefix of `length` bytes up to `step`, None if none does."""
+    with files.opened(path) as descriptor, os.fdopen(os.dup(descriptor), "rb") as stream:
+        stream.seek(length)
+        return next((entry for _, entry in _entries_after(stream, length, step)), None)
+
+
+def ends_at(path: Path, length: int) -> bool:
+    """Tell whether nothing but the closing bracket follows a prefix of `length` bytes."""
+    with files.opened(path) as descriptor:
+        size = os.fstat(descriptor).st_size
+        return size == length + len(CLOSING) and os.pread(descriptor, 3, length) == CLOSING
+
+
 def read(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the entries from the first on, tolerating a torn end. For readers."""
     with files.opened(path) as descriptor, os.fdopen(os.dup(descriptor), "rb") as stream:

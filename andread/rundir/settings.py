@@ -291,7 +291,7 @@ def settings_from(document: dict[str, Any]) -> Settings:
         sources=_sources(document["source"]),
         **tables,
     )
-    _check_together(settings)
+    check_together(settings)
     return settings
 
 
@@ -344,7 +344,7 @@ def _sources(tables: Any) -> tuple[SourceSettings, ...]:
     return sources
 
 
-def _check_together(settings: Settings) -> None:
+def check_together(settings: Settings) -> None:
     """Check what no single key can tell."""
     if settings.engine.micro_batch > settings.optimizer.batch:
         raise ConfigError(

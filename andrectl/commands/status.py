@@ -57,12 +57,12 @@ def command(ctx: click.Context, watch: bool, interval: float, as_json: bool) -> 
 
 def _next(view: Table) -> str:
     """Return the next useful command."""
+    if view["pivot"] and not view["pivot"]["pid"]:
+        return "andrectl pivot --resume goes on with the pivot that is pending, --abort gives it up"
     if view["state"] == "running":
         return "andrectl samples shows what it writes; andrectl snapshot keeps this moment"
     if view["state"] == "unknown":
         return "ask as the owner of the run, or as root"
-    if view["pivot"]:
-        return "andrectl start brings it up under exactly one policy"
     if view["prepared"] is False:
         return "andrectl prepare"
     if view["finished"]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import random
 import shutil
 
 import pytest
 
-from andread.rundir import clock, events, files
+from andread.rundir import clock, events, files, pivot
+from andread.rundir.pivot import Journal
+from andread.rundir.policy import Policy, read_policies, write_policies
 
 STATE = {
     "format": 1,
@@ -92,11 +95,20 @@ def test_how_the_last_daemon_ended(andrectl, trained) -> None:
 def test_requests_and_a_pivot_in_flight(andrectl, trained) -> None:
     trained.requests.mkdir()
     files.replace_json(trained.request("abc"), {"id": "abc", "at": "cadence", "hold": True})
-    files.replace_json(trained.pivot, {"step": 200})
+    target = Policy(caps={"code": 0.5})
+    base = read_policies(trained.policy)[-1]
+    journal = Journal(dataclasses.asdict(target), base.id, "cadence", running=True, t=1.0)
+    pivot.write(trained, journal)
     told = status(andrectl, trained, 3)
     assert told["requests"] == [{"id": "abc", "at": "cadence", "hold": True}]
-    assert told["pivot"] == {"step": 200}
-    assert "in flight, at step 200" in told["text"]
+    assert told["pivot"]["committed"] is False and told["pivot"]["pid"] is None
+    assert "left behind, nothing has changed yet" in told["text"]
+
+    pivot.write(trained, dataclasses.replace(journal, step=200, archive="pivot_000200"))
+    write_policies(trained.policy, [base, dataclasses.replace(target, begins_after=200)])
+    told = status(andrectl, trained, 3)
+    assert told["pivot"]["committed"] is True
+    assert "committed after step 200, its proof is missing" in told["text"]
 
 
 def test_a_daemon_without_a_word_shows(andrectl, daemon, run, monkeypatch) -> None:

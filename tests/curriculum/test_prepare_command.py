@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 from preparing import make_run, write_texts
 
-from andrectl.commands.prepare import command
+from andrectl.cli import main
 
 BOOKS = {"name": "books", "paths": ["books"]}
 
@@ -21,7 +21,7 @@ def run(tmp_path):
 
 
 def test_json_has_a_schema_and_every_source(run):
-    result = CliRunner().invoke(command, ["--json"], obj=run, catch_exceptions=False)
+    result = CliRunner().invoke(main, ["--run", str(run.path), "prepare", "--json"])
     found = orjson.loads(result.stdout)
     assert found["schema"] == 1
     (row,) = found["sources"]
@@ -31,7 +31,7 @@ def test_json_has_a_schema_and_every_source(run):
 
 
 def test_the_table_goes_to_stdout_and_narration_to_stderr(run):
-    result = CliRunner().invoke(command, [], obj=run, catch_exceptions=False)
+    result = CliRunner().invoke(main, ["--run", str(run.path), "prepare"])
     assert "validation tokens" in result.stdout
     assert "books/bad" in result.stdout
     assert "training the tokenizer" in result.stderr
@@ -52,16 +52,8 @@ def test_importing_the_command_loads_nothing_heavy():
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_leaves_cleanly_and_the_work_can_be_taken_up(run, number):
     write_texts(run.path / "books", 100, 3000)
-    script = (
-        "import sys\n"
-        "from andrectl.commands.prepare import command\n"
-        "from andread.rundir.layout import RunDirectory\n"
-        "from andread.rundir.errors import AndreadError\n"
-        "try: command.main([], obj=RunDirectory(sys.argv[1]), standalone_mode=False)\n"
-        "except AndreadError as error: print(error, error.hint); sys.exit(error.exit_code)\n"
-    )
     process = subprocess.Popen(
-        [sys.executable, "-c", script, os.fspath(run.path)],
+        [sys.executable, "-m", "andrectl", "--run", os.fspath(run.path), "prepare"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -69,8 +61,8 @@ def test_a_signal_leaves_cleanly_and_the_work_can_be_taken_up(run, number):
     assert process.stderr is not None
     assert process.stderr.readline()  # it has begun
     process.send_signal(number)
-    told, _ = process.communicate(timeout=60)
+    _, told = process.communicate(timeout=60)
     assert process.returncode == 75
     assert "run `andrectl prepare` again" in told
-    result = CliRunner().invoke(command, ["--json"], obj=run, catch_exceptions=False)
+    result = CliRunner().invoke(main, ["--run", str(run.path), "prepare", "--json"])
     assert orjson.loads(result.stdout)["sources"][0]["documents"] == 100

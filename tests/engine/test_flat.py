@@ -308,3 +308,18 @@ def test_a_checkpoint_of_the_120m_preset_is_written_and_reloaded(tmp_path: Path)
     digest = engine.load(path, companion_of(engine, 0))
     assert torch.equal(engine.store.weights, weights)
     assert digest == checkpoint.read_image(path, 0, engine.n_params)
+
+
+@pytest.mark.parametrize("changed", [{"weight_decay": 0.9}, {"clip": 0.01}, {"batch": 3}])
+def test_settings_may_change_between_steps(changed: dict[str, float]) -> None:
+    """From its next step on, an engine is one that was made with the new settings."""
+    optimizer = dataclasses.replace(settings().optimizer, **changed)  # type: ignore[arg-type]
+    unchanged, engine = make(), make()
+    made_so = make(dataclasses.replace(settings(), optimizer=optimizer))
+    engine.under(optimizer)
+    for each in (unchanged, engine, made_so):
+        each.step(windows(1, optimizer.batch), 1, 1e-2).read()
+    assert torch.equal(engine.store.weights, made_so.store.weights)
+    assert engine._micro_batch == optimizer.batch
+    if "batch" not in changed:
+        assert not torch.equal(engine.store.weights, unchanged.store.weights)

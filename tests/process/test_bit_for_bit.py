@@ -114,3 +114,15 @@ def test_raising_steps_goes_on_from_the_end(finished: RunDirectory, tmp_path: Pa
     started = find(run, "started")
     assert started is not None and started["step"] == 60
     assert {entry["lr"] for entry in entries(run)[60:]} == {0.1 * 3e-3}
+
+
+def test_audits_disturb_nothing(
+    finished: RunDirectory, prepared: RunDirectory, tmp_path: Path
+) -> None:
+    run = copy_run(prepared, tmp_path / "run")
+    text = run.settings.read_text()
+    run.settings.write_text(text.replace("sample_every = 10", "sample_every = 1000"))
+    train(run)
+    assert count(run, "audit") == 0
+    assert count(finished, "audit") == 6
+    assert digest(run, 60) == digest(finished, 60)

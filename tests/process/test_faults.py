@@ -262,7 +262,8 @@ def poison(run: RunDirectory) -> None:
     """Put NaN into the weights of the newest checkpoint, vouched for as if it were meant."""
     path = run.checkpoint(60)
     data = bytearray(path.read_bytes())
-    struct.pack_into("<f", data, 8, float("nan"))
+    n = struct.unpack_from("<i", data, 4)[0]
+    struct.pack_into("<f", data, 8 + 4 * (n - 1), float("nan"))  # in the head: every loss
     path.write_bytes(data)
     found = companion.read(run.companion(60))
     changed = dataclasses.replace(found, sha256=hashlib.sha256(data).hexdigest())
@@ -296,7 +297,7 @@ def test_a_full_disk_costs_no_step_and_heals(prepared: RunDirectory, tmp_path: P
                     stream.flush()
             daemon.until_event("fault", what="checkpoint")
             step = last_step(run)
-            daemon.until(lambda: "checkpoint" in find_alarm(run))
+            daemon.until(lambda: "checkpoint: No space left" in find_alarm(run))
             os.truncate(ballast, 0)
             event = daemon.until_event("healed", what="checkpoint")
             assert event["t"] > 0
@@ -365,9 +366,9 @@ def test_retention_keeps_the_newest_the_multiples_and_the_pinned(run: RunDirecto
     edit(run, "keep_last = 100", "keep_last = 2\nkeep_every = 30")
     run.pins.mkdir()
     run.pin(20).touch()
-    foreign = run.checkpoint(7)
-    foreign.write_bytes(b"not of this run")
     with running(run) as daemon:
+        daemon.until_event("started")
+        run.checkpoint(7).write_bytes(b"not of this run")
         assert daemon.wait() == 0, daemon.stderr()
     assert run.checkpoint_steps() == [0, 7, 20, 30, 50, 60]
     assert not run.companion(10).exists()
