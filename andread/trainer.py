@@ -14,9 +14,9 @@ from typing import Any, Final
 
 from andread.audit import Auditor, Interrupted
 from andread.checkpoints import Checkpointer
-from andread.curriculum.batches import Curriculum
+from andread.curriculum.batches import Batch, Curriculum
 from andread.duties import Control, Progress, Reporter
-from andread.engine.interface import Engine
+from andread.engine.interface import Engine, StepResult
 from andread.engine.optimizer import learning_rate
 from andread.rundir import clock, lock, samples
 from andread.rundir.errors import LastWriteError, from_os_error
@@ -107,8 +107,8 @@ class Trainer:
 
     def _train_one_step(self) -> None:
         """Train one step, and record it or compare it with its record."""
-        step = self.step + 1
-        self._reporter.phase("replaying" if self._history.replaying else "training")
+        step, replayed = self.step + 1, self._history.replaying
+        self._reporter.phase("replaying" if replayed else "training")
         begun = time.monotonic()
         optimizer = settings_under(self._settings, self._curriculum.policy).optimizer
         self._engine.under(optimizer)
@@ -117,43 +117,34 @@ class Trainer:
         result = self._engine.step(batch.windows, step, lr).read()
         loss, norm, skipped = entry_loss(result)
         pulls = self._curriculum.pulls(batch)
-        entry: dict[str, Any] = {"step": step, "loss": loss, "lr": lr, "grad_norm": norm}
-        entry["pulls"] = pulls
-        if skipped:
-            entry["skipped"] = skipped
-        replayed = self._history.replaying
-        self._record({**entry, "t": round(time.time(), 3)})
+        entry = {"step": step, "loss": loss, "lr": lr, "grad_norm": norm, "pulls": pulls}
+        self._record(entry | ({"skipped": skipped} if skipped else {}))
+        self._move_on(batch, result, replayed)
+        seconds = time.monotonic() - begun
+        self._durations.append(seconds)
+        rate, steps = self.steps_per_minute, self._settings.run.steps
+        self._reporter.progress(
+            Progress(step, steps, loss, lr, norm, seconds, rate, pulls, replayed)
+        )
+        self._watch.verdict(step)
+
+    def _move_on(self, batch: Batch, result: StepResult, replayed: bool) -> None:
+        """Let the curriculum and the watch take the step in, and tell what they have to tell."""
         policy = self._curriculum.policy
         events = self._curriculum.advance(batch, result.losses if result.applied else None)
         if self._curriculum.policy is not policy:  # in a replay from before a pivot
             self._audits.clear()
-            self._reporter.event("policy", step=step, policy=self._curriculum.policy.id)
-        events += self._watch.observe(step, result)
+            self._reporter.event("policy", step=batch.step, policy=self._curriculum.policy.id)
+        events += self._watch.observe(batch.step, result)
         for event in events:
             kind = event.pop("event")
             self._reporter.event(kind, **event, **({"replayed": True} if replayed else {}))
-        self.step = step
-        seconds = time.monotonic() - begun
-        self._durations.append(seconds)
-        self._reporter.progress(
-            Progress(
-                step,
-                self._settings.run.steps,
-                loss,
-                lr,
-                norm,
-                seconds,
-                self.steps_per_minute,
-                pulls,
-                replayed,
-            )
-        )
-        self._watch.verdict(step)
+        self.step = batch.step
 
     def _record(self, entry: dict[str, Any]) -> None:
         """Append to the loss history; what cannot be written now is queued there, and told."""
         try:
-            witness = self._history.record(entry)
+            witness = self._history.record({**entry, "t": round(time.time(), 3)})
         except OSError as error:
             self._reporter.alarm("history", from_os_error(error, "writing .loss.json").message)
             return

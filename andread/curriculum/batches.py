@@ -2,8 +2,8 @@
 
 Each sequence of a batch draws its own source from the mixer's probabilities. A source is read in
 a keyed permutation of its windows, another one each epoch; its position is the count of windows
-used, so seeking costs nothing. `draw` changes nothing: a batch may be drawn ahead and drawn
-again. `advance` moves on, and at a step boundary `record` is all there is to keep.
+used, so seeking costs nothing. `draw` changes nothing: a batch may be drawn again. `advance` moves
+on, and at a step boundary `record` is all there is to keep.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Curriculum:
         return self.mixer.policy
 
     def draw(self, step: int) -> Batch:
-        """Return the batch of `step`, the next one or the one after it."""
+        """Return the batch of `step`, the next one. Changes nothing."""
         probabilities = self.mixer.probabilities(step)
         positions = [self._positions.get(name, 0) for name in self.names]
         batch = self._batch(self.policy)

@@ -120,10 +120,8 @@ def assemble(
     )
     if signals.stopping():
         return None
-    if step < settings.run.steps:
-        engine.evaluate(
-            curriculum.draw(step + 1).windows[:1]
-        )  # proves data and model, before READY
+    if step < settings.run.steps:  # proves data and model, before READY
+        engine.evaluate(curriculum.draw(step + 1).windows[:1])
     if last is not None:  # sources or policy may be others than when it was last written
         checkpointer.view(step)
     reporter.tell(step=step, steps=settings.run.steps, device=str(device))

@@ -11,7 +11,7 @@ import pytest
 
 from andread.rundir import companion, samples
 from andread.rundir.layout import RunDirectory
-from andread.rundir.policy import Policy, read_policies, write_policies
+from andread.rundir.policy import Policy, Warmup, read_policies, write_policies
 
 from .harness import copy_run, entries, find, image, last_step, train
 from .pivoting import (
@@ -149,11 +149,12 @@ def test_a_finished_run_is_proven_by_loading(at_30: RunDirectory, tmp_path: Path
 
 
 def test_in_warm_up_the_phase_goes_on(still: RunDirectory) -> None:
+    warming = Policy(begins_after=29, warmup=Warmup(steps=40, sources=("license",)))
+    write_policies(still.policy, [*read_policies(still.policy), warming])
     set_steps(still, 50)
-    andrectl(
-        *(still, "pivot", "--floors", "topics=0.1"),
-        *("--set", "warmup.steps=40", "--set", "warmup.sources=['license']"),
-    )
+    told = andrectl(still, "pivot", "--caps", "license=0.5", code=78)
+    assert "in the warm-up, the caps sum to 0.5" in told
+    andrectl(still, "pivot", "--floors", "topics=0.1")
     finish(still)
     assert shares(still, 30, 40) == {"license": 1.0}
     assert shares(still, 40)["topics"] == pytest.approx(0.5, abs=0.2)
