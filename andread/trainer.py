@@ -19,7 +19,7 @@ from andread.duties import Control, Progress, Reporter
 from andread.engine.interface import Engine, StepResult
 from andread.engine.optimizer import learning_rate
 from andread.rundir import clock, lock, samples
-from andread.rundir.errors import LastWriteError, from_os_error
+from andread.rundir.errors import AndreadError, LastWriteError, from_os_error
 from andread.rundir.history import LossHistory, Witness
 from andread.rundir.layout import RunDirectory
 from andread.rundir.overrides import settings_under
@@ -117,6 +117,7 @@ class Trainer:
         result = self._engine.step(batch.windows, step, lr).read()
         loss, norm, skipped = entry_loss(result)
         pulls = self._curriculum.pulls(batch)
+        self._control.confirm()
         entry = {"step": step, "loss": loss, "lr": lr, "grad_norm": norm, "pulls": pulls}
         self._record(entry | ({"skipped": skipped} if skipped else {}))
         self._move_on(batch, result, replayed)
@@ -176,12 +177,26 @@ class Trainer:
         if not reasons:
             return True
         self._reporter.phase("checkpointing")
+        self._control.confirm()
+        self._look_after_history()
         if not self._checkpointer.write(self.step, reasons, now, self.steps_per_minute):
             return False
         self._pending = tuple(r for r in self._pending if r not in now)
         self._look_after_sources()
         self._hold_asked = any(request.hold for request in now)
         return True
+
+    def _look_after_history(self) -> None:
+        """Put the loss history back if it was removed or replaced while it is in use."""
+        if not self._history.is_lost:
+            return
+        try:
+            self._history.put_back()
+        except OSError as error:
+            self._reporter.alarm("history", from_os_error(error, "restoring .loss.json").message)
+        else:
+            detail = ".loss.json was removed or replaced while in use; it was put back whole"
+            self._reporter.event("fault", what="history", detail=detail)
 
     def _look_after_sources(self) -> None:
         """Raise the alarm for tokens that were removed or cut while they are in use."""
@@ -208,7 +223,7 @@ class Trainer:
         self._reporter.phase("holding", "a pivot, to stop the run")
         self._reporter.event("holding", step=self.step)
         while not self._control.stopping():
-            if lock.holder(self._run.pivot_lock) is None:
+            if not self._pivot_is_there():
                 self._reporter.event("released", step=self.step, why="no pivot holds its lock")
                 return
             if clock.boot_seconds() - begun > HOLD_LIMIT:
@@ -216,6 +231,13 @@ class Trainer:
                 self._reporter.event("released", step=self.step, why=why)
                 return
             time.sleep(0.05)
+
+    def _pivot_is_there(self) -> bool:
+        """Tell whether somebody holds the pivot's lock."""
+        try:
+            return lock.holder(self._run.pivot_lock) is not None
+        except (OSError, AndreadError):
+            return False
 
     def _audit_if_due(self) -> bool:
         """Audit this boundary if it is due and not done; False if the audit gave way."""

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from andread import randomness
-from andread.curriculum.mixing import Arm, Event, Mixer, make_mixer, pick, restore
+from andread.curriculum.mixing import Arm, Event, Mixer, make_mixer, restore
 from andread.curriculum.tokens import SourceTokens
 from andread.randomness import Permutation
 from andread.rundir.errors import DataError
@@ -83,13 +83,12 @@ class Curriculum:
 
     def draw(self, step: int) -> Batch:
         """Return the batch of `step`, the next one. Changes nothing."""
-        probabilities = self.mixer.probabilities(step)
         positions = [self._positions.get(name, 0) for name in self.names]
         batch = self._batch(self.policy)
         windows = np.empty((batch, self._context + 1), dtype=np.int64)
         arms = []
         for slot in range(batch):
-            arm = pick(probabilities, randomness.uniform(self._draws, step, slot))
+            arm = self.mixer.draw(step, slot, self._draws)
             windows[slot] = self._window(arm, positions[arm])
             positions[arm] += 1
             arms.append(arm)

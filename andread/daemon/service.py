@@ -6,6 +6,7 @@ import faulthandler
 import os
 import sys
 import traceback
+from dataclasses import dataclass
 from typing import Any, Final
 
 from andread import __version__
@@ -22,7 +23,17 @@ LOCK_WAIT: Final = 30.0
 """Seconds that a daemon waits for the run's lock: a pivot may hold it for a moment."""
 
 
-def serve(run: RunDirectory, signals: Signals, accept_history: bool, device: str) -> int:
+@dataclass(frozen=True)
+class Options:
+    """What an operator says at a start."""
+
+    accept_history: bool = False
+    """Go on although the history is not what the checkpoint vouches for."""
+    device: str = ""
+    """Train on this kind of device from now on: cpu or cuda."""
+
+
+def serve(run: RunDirectory, signals: Signals, options: Options) -> int:
     """Train `run`; return the exit code. Raises `AndreadError` before the lock is held."""
     faulthandler.enable()
     try:
@@ -35,14 +46,14 @@ def serve(run: RunDirectory, signals: Signals, accept_history: bool, device: str
         reporter = DaemonReporter(run, lock, supervisor())
         reporter.say(f"andread {__version__}, {run.path}: loading")
         signals.on_stop = lambda: _stopping(reporter)
-        why, code, detail = _live(run, signals, accept_history, device, reporter)
-        reporter.phase("stopped")
+        why, code, detail = _live(run, options, lock, signals, reporter)
+        reporter.tell(phase="stopped", exit_code=code, why=why)
         reporter.event("stopped", why=why, exit_code=code, **detail)
     return code
 
 
 def _live(
-    run: RunDirectory, signals: Signals, accept_history: bool, device: str, reporter: DaemonReporter
+    run: RunDirectory, options: Options, lock: RunLock, signals: Signals, reporter: DaemonReporter
 ) -> tuple[str, int, dict[str, Any]]:
     """Return why training ended, the exit code, and what else there is to tell."""
     trainer = None
@@ -53,8 +64,7 @@ def _live(
 
         if signals.stopping():
             return "asked to stop while starting", errors.OK, {}
-        options = startup.Options(accept_history, device)
-        trainer = startup.assemble(run, settings, options, signals, reporter)
+        trainer = startup.assemble(run, settings, options, lock, signals, reporter)
         notify("READY=1")
         if trainer is None:
             return "asked to stop while starting", errors.OK, {}
