@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import faulthandler
-import os
-import sys
 import traceback
 from typing import Any, Final
 
 from andread import __version__
-from andread.daemon.notify import notify
+from andread.daemon.notify import Notifier
 from andread.daemon.report import DaemonReporter
 from andread.daemon.signals import Signals
+from andread.daemon.supervision import supervisor
 from andread.rundir import errors
 from andread.rundir.errors import AndreadError, BusyError, DivergedError
 from andread.rundir.layout import RunDirectory
@@ -25,6 +24,9 @@ LOCK_WAIT: Final = 30.0
 def serve(run: RunDirectory, signals: Signals, accept_history: bool, device: str) -> int:
     """Train `run`; return the exit code. Raises `AndreadError` before the lock is held."""
     faulthandler.enable()
+    manager = Notifier()
+    signals.on_stop = manager.stopping
+    manager.loading()
     try:
         lock = RunLock.acquire(run.lock, LOCK_WAIT, signals.stopping)
     except BusyError:
@@ -32,17 +34,24 @@ def serve(run: RunDirectory, signals: Signals, accept_history: bool, device: str
             return errors.OK
         raise
     with lock:
-        reporter = DaemonReporter(run, lock, supervisor())
+        reporter = DaemonReporter(run, lock, supervisor(), manager)
         reporter.say(f"andread {__version__}, {run.path}: loading")
-        signals.on_stop = lambda: _stopping(reporter)
-        why, code, detail = _live(run, signals, accept_history, device, reporter)
+        signals.on_stop = lambda: _stopping(manager, reporter)
+        why, code, detail = _live(run, signals, accept_history, device, manager, reporter)
         reporter.phase("stopped")
+        if code != errors.OK:
+            manager.status(why)
         reporter.event("stopped", why=why, exit_code=code, **detail)
     return code
 
 
 def _live(
-    run: RunDirectory, signals: Signals, accept_history: bool, device: str, reporter: DaemonReporter
+    run: RunDirectory,
+    signals: Signals,
+    accept_history: bool,
+    device: str,
+    manager: Notifier,
+    reporter: DaemonReporter,
 ) -> tuple[str, int, dict[str, Any]]:
     """Return why training ended, the exit code, and what else there is to tell."""
     trainer = None
@@ -55,9 +64,9 @@ def _live(
             return "asked to stop while starting", errors.OK, {}
         options = startup.Options(accept_history, device)
         trainer = startup.assemble(run, settings, options, signals, reporter)
-        notify("READY=1")
         if trainer is None:
             return "asked to stop while starting", errors.OK, {}
+        manager.ready()
         outcome = trainer.train()
         if outcome == "finished":
             reporter.event("finished", step=trainer.step)
@@ -74,20 +83,11 @@ def _live(
     return failure.message, failure.exit_code, {**step, "hint": failure.hint}
 
 
-def _stopping(reporter: DaemonReporter) -> None:
+def _stopping(manager: Notifier, reporter: DaemonReporter) -> None:
     """Tell at once that a stop has been heard; runs in the thread of the signals."""
-    notify("STOPPING=1")
+    manager.stopping()
     reporter.phase("stopping", "the step in flight and its checkpoint")
     reporter.say("stopping at the next step boundary; a second Ctrl-C gives up at once")
-
-
-def supervisor() -> dict[str, Any]:
-    """Return how this process was started."""
-    if os.environ.get("ANDREAD_SUPERVISOR") == "detached":
-        return {"kind": "detached", "arguments": sys.orig_argv}
-    if os.environ.get("NOTIFY_SOCKET"):
-        return {"kind": "systemd"}
-    return {"kind": "foreground"}
 
 
 class DeviceFault(AndreadError):  # noqa: N818 - named after what happened
