@@ -23,7 +23,7 @@ import sysconfig
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 TREE = Path(__file__).parents[2]
 SYSTEMD = Path("/lib/systemd/systemd")
@@ -196,20 +196,27 @@ class Machine:
                 Path(path).rmdir()
         return not self._cgroup.exists()
 
-    def run(
-        self, *command: str, user: str = "", timeout: float = 120, stdin: str | None = None
-    ) -> subprocess.CompletedProcess[str]:
-        """Run a command in the machine, as root or as `user`."""
+    def _enter(self, command: tuple[str, ...], user: str) -> list[str]:
         become = ["runuser", "-u", user, "--"] if user else []
         enter = ["nsenter", "-t", str(self.pid), "-p", "-m", "-C", "-u", "-i", "-n"]
+        return [*enter, "--", "env", "-i", _PATH, "LC_ALL=C.UTF-8", *become, *command]
+
+    def run(
+        self, *command: str, user: str = "", timeout: float = 120, stdin: str = ""
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command in the machine, as root or as `user`."""
         return subprocess.run(
-            [*enter, "--", "env", "-i", _PATH, "LC_ALL=C.UTF-8", *become, *command],
+            self._enter(command, user),
             capture_output=True,
             text=True,
             timeout=timeout,
             cwd="/",
             input=stdin,
         )
+
+    def feed(self, stream: BinaryIO, *command: str) -> None:
+        """Run a command in the machine that reads `stream`."""
+        subprocess.run(self._enter(command, ""), stdin=stream, cwd="/", check=True, timeout=60)
 
     def do(self, *command: str, **options: Any) -> str:
         """Run a command that must succeed; return what it printed."""
