@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from andread.rundir import events
-from andread.rundir.errors import UsageError
+from andread.rundir.errors import EXIT_CODES, UsageError
 from andread.rundir.layout import RunDirectory
 from andrectl import loose, render, supervisor
 from andrectl.systemd import Unit
@@ -46,6 +46,14 @@ def start(run: RunDirectory, unit: Unit, options: Sequence[str]) -> dict[str, An
             f"the daemon did not train: {loose.text(stopped.get('why'))}",
             loose.text(stopped.get("hint")) or f"journalctl -u {unit.name}",
             loose.whole(stopped["exit_code"]),
+        )
+    found = unit.show()
+    if (
+        code := int(found.get("ExecMainStatus") or 0)
+    ) in EXIT_CODES and code:  # before it had events
+        why = found.get("StatusText") or told.strip()
+        raise supervisor.DaemonEnded(
+            f"the daemon did not train: {why}", f"journalctl -u {unit.name}", code
         )
     raise unit.fault(told)
 

@@ -23,7 +23,7 @@ from andrectl import loose, ownership, selection
 _RUNNING: Final = Path("/run/systemd/system")
 _SHOWN: Final = (
     *("LoadState", "ActiveState", "SubState", "Result", "NRestarts", "WatchdogUSec"),
-    *("UnitFileState", "StatusText"),
+    *("UnitFileState", "StatusText", "ExecMainStatus"),
 )
 _INSTANCE: Final = re.compile(r"[A-Za-z0-9:_.][A-Za-z0-9:_.-]*")
 """What may be the instance of a unit as it stands; the units take it as the run's name."""
