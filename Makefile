@@ -10,6 +10,7 @@ PIP_FLAGS ?=
 PREFIX ?= /opt/andread
 ROOT ?= /usr/local
 DESTDIR ?=
+PAGES_WITH ?= $(DESTDIR)$(PREFIX)/bin/python
 
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -80,8 +81,7 @@ install-files:
 	install -m 644 units/tmpfiles.conf $(PLACE)/lib/tmpfiles.d/andread.conf
 	install -m 644 docs/man/andread.1 $(PLACE)/share/man/man1/
 	ln -sfn $(PREFIX)/bin/andread $(PREFIX)/bin/andrectl $(PLACE)/bin/
-	$(if $(wildcard $(DESTDIR)$(PREFIX)/bin/python),$(DESTDIR)$(PREFIX)/bin/python,$(PYTHON)) \
-	  -m andrectl.manual $(PLACE)/share
+	$(PAGES_WITH) -m andrectl.manual $(PLACE)/share
 
 uninstall:  ## as root: take out what `make install` put in; runs stay where they are
 	for unit in $(UNITS); do \

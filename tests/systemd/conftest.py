@@ -11,7 +11,7 @@ import pytest
 
 from andread.rundir.layout import RunDirectory
 from tests.process.harness import make_run
-from tests.systemd.guest import Service, install_units
+from tests.systemd.guest import Service, make
 from tests.systemd.machine import Machine, why_not
 
 
@@ -23,7 +23,7 @@ def machine() -> Iterator[Machine]:
     disk = Path(tempfile.mkdtemp(prefix="andread-machine-"))
     made = Machine(disk)
     try:
-        install_units(made)
+        make(made, "install-files")
         made.boot()
         yield made
     finally:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -14,17 +16,15 @@ STATE = "/var/lib/andread"
 _QUICK = "[Service]\nRestartSec=1\n"
 
 
-def install_units(machine: Machine) -> None:
-    """Put the units onto the disk of a machine that is not booted yet."""
-    for path, place in (
-        *((unit, "/etc/systemd/system") for unit in (TREE / "units").glob("*.service")),
-        *((unit, "/etc/systemd/user") for unit in (TREE / "units/user").glob("*.service")),
-    ):
-        machine.host(place).mkdir(parents=True, exist_ok=True)
-        shutil.copy(path, machine.host(place))
-    for name in ("sysusers", "tmpfiles"):
-        machine.host(f"/etc/{name}.d").mkdir(parents=True)
-        shutil.copy(TREE / f"units/{name}.conf", machine.host(f"/etc/{name}.d/andread.conf"))
+def make(machine: Machine, target: str) -> None:
+    """Run a target of the Makefile onto the machine's disk."""
+    subprocess.run(
+        ["make", "-s", target, f"DESTDIR={machine.disk}/upper", f"PAGES_WITH={sys.executable}"],
+        cwd=TREE,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
 
 
 class Service:
@@ -42,6 +42,11 @@ class Service:
             machine.feed(stream, "tar", "-x", "-C", self.inside)
         machine.do("chown", "-R", "andread:andread", self.inside)
         machine.do("chmod", "750", self.inside)
+        self.configure(_QUICK)
+
+    def rename_unit(self, unit: str) -> None:
+        """Be another of the units that train this run."""
+        self.unit = unit
         self.configure(_QUICK)
 
     def configure(self, text: str, name: str = "test") -> None:
