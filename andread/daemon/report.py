@@ -178,6 +178,8 @@ def _line(kind: str, fields: dict[str, Any]) -> str:
 
 def _loud(kind: str, fields: dict[str, Any]) -> bool:
     """Tell whether an event needs somebody's eye."""
+    if kind == "stopped":
+        return fields.get("exit_code") != 0
     return kind in _LOUD and not (kind == "replay" and fields.get("verdict") == "exact")
 
 

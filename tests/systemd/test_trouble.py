@@ -9,7 +9,7 @@ from __future__ import annotations
 import orjson
 import pytest
 
-from andread.rundir import companion
+from andread.rundir import companion, presence
 from andread.rundir.layout import RunDirectory
 from tests.process.harness import count, entries, find, image, last_step
 from tests.systemd.guest import Service
@@ -60,7 +60,9 @@ def test_a_hung_loop_is_ended_by_the_watchdog_and_resumes(sleeper: Service) -> N
     verdict = sleeper.until_event("replay")
     assert verdict["verdict"] == "exact"
     assert sleeper.show("NRestarts") == "1"
-    assert "Watchdog timeout" in sleeper.machine.journal(sleeper.unit)
+    said = sleeper.machine.journal(sleeper.unit)
+    assert "Watchdog timeout" in said
+    assert "sleeper.py" in said and "in forward" in said, "where it hung"
     sleeper.until_step(verdict["to"] + 5)
 
 
@@ -75,6 +77,20 @@ def test_a_stop_in_one_long_call_gets_the_time_it_needs(sleeper: Service) -> Non
     step = last_step(sleeper.run)
     assert image(sleeper.run.checkpoint(step))[0] == step
     assert companion.read(sleeper.run.companion(step)).reasons[-1] == "stop"
+
+
+def test_a_stop_while_it_loads_or_audits_is_obeyed_soon(service: Service) -> None:
+    service.systemctl("start", "--no-block")
+    service.until(lambda: presence.read(service.run.lock).phase == "loading")
+    service.systemctl("stop")
+    assert service.states() == ("inactive", "dead", "success")
+    assert service.run.checkpoint_steps() == []
+    service.edit("validation_windows = 4", "validation_windows = 100000")
+    service.systemctl("start")
+    service.until(lambda: presence.read(service.run.lock).phase == "auditing")
+    service.systemctl("stop")
+    assert service.states() == ("inactive", "dead", "success")
+    assert last_step(service.run) == 50 and find(service.run, "audit") is None
 
 
 def test_two_stops_at_once(service: Service) -> None:
