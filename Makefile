@@ -1,21 +1,32 @@
 # Two commands do everything on a fresh Debian or Ubuntu machine: `make run` and `make test`.
+# `sudo make install` makes a service of it: see docs/operations.md.
 
 VENV ?= .venv
 PYTHON ?= python3
 RUN ?= run
 PIP_FLAGS ?=
 
+# Where `make install` puts things: the package into PREFIX, what the system is to find below ROOT.
+PREFIX ?= /opt/andread
+ROOT ?= /usr/local
+DESTDIR ?=
+PAGES_WITH ?= $(DESTDIR)$(PREFIX)/bin/python
+
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 AS_ROOT := $(shell [ "$$(id -u)" = 0 ] || echo sudo -n)
 APT := $(AS_ROOT) env DEBIAN_FRONTEND=noninteractive apt-get -qq
 
-.PHONY: help install run test quick lint types format clean
+UNITS := andread@.service andread.service
+PLACE := $(DESTDIR)$(ROOT)
+LIVE := $(if $(DESTDIR),,$(wildcard /run/systemd/system))
+
+.PHONY: help venv install install-package install-files uninstall run test quick lint types format clean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 18
 
-install: $(STAMP)  ## a virtual environment with andread in it
+venv: $(STAMP)  ## a virtual environment with andread in it
 
 $(STAMP): pyproject.toml constraints.txt
 	@echo "== installing into $(VENV)"
@@ -40,6 +51,53 @@ $(STAMP): pyproject.toml constraints.txt
 	    -r $(VENV)/requirements.txt && \
 	  $(BIN)/python -m pip install -q --disable-pip-version-check $(PIP_FLAGS) --no-deps -e .; fi
 	@touch $@
+
+install: install-package install-files  ## as root: package, units, completions, man pages
+ifneq ($(LIVE),)
+	systemd-sysusers $(ROOT)/lib/sysusers.d/andread.conf
+	systemd-tmpfiles --create $(ROOT)/lib/tmpfiles.d/andread.conf
+	systemctl daemon-reload
+endif
+	@echo "Try next: andrectl init /var/lib/andread/default --help"
+
+install-package:
+	test -x $(DESTDIR)$(PREFIX)/bin/python || $(PYTHON) -m venv $(DESTDIR)$(PREFIX)
+	$(DESTDIR)$(PREFIX)/bin/python -m pip install -q --disable-pip-version-check $(PIP_FLAGS) \
+	  -c constraints.txt . click-man
+	$(DESTDIR)$(PREFIX)/bin/python -m pip install -q --disable-pip-version-check $(PIP_FLAGS) \
+	  --no-deps --force-reinstall .
+ifneq ($(DESTDIR),)
+	sed -i '1s|^#!$(DESTDIR)|#!|' $$(grep -lI '^#!$(DESTDIR)' $(DESTDIR)$(PREFIX)/bin/*)
+endif
+
+install-files:
+	install -d $(PLACE)/bin $(PLACE)/lib/systemd/system $(PLACE)/lib/systemd/user \
+	  $(PLACE)/lib/sysusers.d $(PLACE)/lib/tmpfiles.d $(PLACE)/share/man/man1
+	for unit in $(UNITS); do \
+	  sed 's|/opt/andread/|$(PREFIX)/|' units/$$unit > $(PLACE)/lib/systemd/system/$$unit && \
+	  sed 's|/opt/andread/|$(PREFIX)/|' units/user/$$unit > $(PLACE)/lib/systemd/user/$$unit || exit; \
+	done
+	install -m 644 units/sysusers.conf $(PLACE)/lib/sysusers.d/andread.conf
+	install -m 644 units/tmpfiles.conf $(PLACE)/lib/tmpfiles.d/andread.conf
+	install -m 644 docs/man/andread.1 $(PLACE)/share/man/man1/
+	ln -sfn $(PREFIX)/bin/andread $(PREFIX)/bin/andrectl $(PLACE)/bin/
+	$(PAGES_WITH) -m andrectl.manual $(PLACE)/share
+
+uninstall:  ## as root: take out what `make install` put in; runs stay where they are
+	for unit in $(UNITS); do \
+	  rm -f $(PLACE)/lib/systemd/system/$$unit $(PLACE)/lib/systemd/user/$$unit; \
+	done
+	rm -f $(PLACE)/lib/sysusers.d/andread.conf $(PLACE)/lib/tmpfiles.d/andread.conf \
+	  $(PLACE)/bin/andread $(PLACE)/bin/andrectl \
+	  $(PLACE)/share/man/man1/andread.1 $(PLACE)/share/man/man1/andrectl.1 \
+	  $(PLACE)/share/man/man1/andrectl-*.1 \
+	  $(PLACE)/share/bash-completion/completions/andrectl \
+	  $(PLACE)/share/zsh/site-functions/_andrectl \
+	  $(PLACE)/share/fish/vendor_completions.d/andrectl.fish
+	rm -rf $(DESTDIR)$(PREFIX)
+ifneq ($(LIVE),)
+	systemctl daemon-reload
+endif
 
 run: $(STAMP)  ## train andrea-nano on real text in $(RUN): minutes on a CPU
 	@test -f $(RUN)/run.toml || $(BIN)/andrectl init $(RUN) --example --preset andrea-nano --steps 300

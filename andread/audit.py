@@ -51,12 +51,14 @@ class Auditor:
         tokenizer: Tokenizer,
         settings: Settings,
         stopping: Callable[[], bool],
+        beat: Callable[[], None],
     ) -> None:
         self._engine = engine
         self._sources = sources
         self._tokenizer = tokenizer
         self._settings = settings
         self._stopping = stopping
+        self._beat = beat
         seed, count = settings.run.seed, settings.audit.validation_windows
         self._indices = [validation_indices(source, seed, count) for source in sources]
         self._prompts = self._own_prompts() or self._validation_prompts()
@@ -132,6 +134,7 @@ class Auditor:
         ]
 
     def _give_way(self) -> None:
+        self._beat()
         if self._stopping():
             raise Interrupted
 

@@ -108,7 +108,11 @@ class Checkpointer:
         }
         image = self.engine.snapshot(step).image()
         return commit.commit(
-            self.run, image, self.history, lambda digest: Companion(sha256=digest, **boundary)
+            self.run,
+            image,
+            self.history,
+            lambda digest: Companion(sha256=digest, **boundary),
+            self.reporter.beat,
         )
 
     def _fail(self, step: int, reasons: Sequence[str], error: OSError) -> None:

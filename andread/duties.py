@@ -65,6 +65,9 @@ class Reporter(Protocol):
     def phase(self, phase: str, waiting: str = "") -> None:
         """Say what the run does now, and what it waits for."""
 
+    def beat(self) -> None:
+        """Take note that training gets somewhere. Cheap: called in the middle of long work."""
+
     def alarm(self, what: str, detail: str) -> None:
         """Raise the alarm `what`; the same one with the same detail is told once."""
 

@@ -230,6 +230,7 @@ class Trainer:
                 why = f"held for {HOLD_LIMIT:.0f} seconds"
                 self._reporter.event("released", step=self.step, why=why)
                 return
+            self._reporter.beat()
             time.sleep(0.05)
 
     def _pivot_is_there(self) -> bool:

@@ -26,7 +26,7 @@ from andread.rundir import (
 from andread.rundir.layout import RunDirectory
 from andread.rundir.presence import Presence
 from andread.rundir.settings import Settings
-from andrectl import inventory, loose
+from andrectl import inventory, loose, systemd
 from andrectl.loose import Reader, Table
 
 WINDOW: Final = 100
@@ -62,6 +62,7 @@ def overview(run: RunDirectory) -> Table:
         "run": str(run.path),
         "state": owner["state"] if begun or owner["state"] != "stopped" else "never started",
         **{key: owner[key] for key in ("phase", "pid", "waiting", "alarm", "device", "supervisor")},
+        "service": reader.attempt(run.lock, lambda: _service(run)),
         "silent_seconds": owner["silent_seconds"],
         "stuck": owner["stuck"],
         "step": step,
@@ -111,6 +112,12 @@ def _owner(run: RunDirectory, reader: Reader) -> Table:
         "silent_seconds": silent,
         "stuck": silent is not None and silent > patience,
     }
+
+
+def _service(run: RunDirectory) -> Table | None:
+    """Return what systemd says of the run's unit, where it has one."""
+    unit = systemd.unit_of(run)
+    return unit.table() if unit is not None else None
 
 
 def _losses(run: RunDirectory, reader: Reader) -> Table:

@@ -46,6 +46,7 @@ def _supervisor(told: Table | None) -> str:
 def _facts(view: Table) -> list[tuple[str, str]]:
     """Return the labelled lines; those without a value are left out."""
     return [
+        ("unit", _service(view["service"])),
         ("step", _progress(view)),
         ("pace", _pace(view)),
         ("loss", _loss(view)),
@@ -58,6 +59,19 @@ def _facts(view: Table) -> list[tuple[str, str]]:
         ("requests", ", ".join(_request(request) for request in view["requests"])),
         ("pivot", _pivot(view["pivot"])),
     ]
+
+
+def _service(told: Table | None) -> str:
+    """Return the unit, its state, its restarts and its watchdog."""
+    if not told:
+        return ""
+    user = " of the user" if told["manager"] == "user" else ""
+    state = f"{told['active'] or 'unknown'} ({told['sub'] or 'unknown'})"
+    failed = "" if told["result"] in (None, "success") else f", {told['result']}"
+    return (
+        f"{told['unit']}{user}, {state}{failed}, {told['enabled'] or 'not enabled'}, "
+        f"{render.count(told['restarts'], 'restart')}, watchdog {told['watchdog'] or 'off'}"
+    )
 
 
 def _progress(view: Table) -> str:

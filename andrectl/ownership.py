@@ -8,9 +8,10 @@ from pathlib import Path
 
 
 def adopt(path: Path) -> None:
-    """Become, for good, the owner of `path` or of its nearest parent; only root can, and does.
+    """Become the owner of `path` or of its nearest parent; only root can, and does.
 
-    A daemon started afterwards is the owner's too.
+    A daemon started afterwards is the owner's too. Root stays the saved id alone, which no program
+    that is executed inherits: it is there to ask the system's manager (`systemd`).
     """
     if os.geteuid() != 0:
         return
@@ -24,4 +25,9 @@ def adopt(path: Path) -> None:
     except KeyError:  # an owner without an account, as in a container
         os.setgroups([stat.st_gid])
     os.setresgid(stat.st_gid, stat.st_gid, stat.st_gid)
-    os.setresuid(stat.st_uid, stat.st_uid, stat.st_uid)
+    os.setresuid(stat.st_uid, stat.st_uid, 0)
+
+
+def was_root() -> bool:
+    """Tell whether root is kept as the saved id."""
+    return os.getresuid()[2] == 0

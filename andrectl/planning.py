@@ -68,13 +68,6 @@ def plan(run: RunDirectory, change: Change, at: str) -> Plan:
     running = lock.holder(run.lock) is not None
     owner = presence.read(run.lock)
     refusals: list[AndreadError] = []
-    if running and owner.supervisor.get("kind") == "systemd":
-        refusals.append(
-            BusyError(
-                "systemd supervises this run, and would not start it again for a pivot",
-                "systemctl stop it, pivot the stopped run, systemctl start it, pivot --resume",
-            )
-        )
     for check in (_refuse_pending, _refuse_unbegun):
         try:
             check(run)

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from andread.rundir import checkpoint, events, history, lock, policy, samples
 from andread.rundir.checkpoint import InvalidCheckpoint
-from andread.rundir.errors import TEMPORARY, AndreadError, BusyError, DataError
+from andread.rundir.errors import TEMPORARY, AndreadError, DataError
 from andread.rundir.layout import RunDirectory
 from andread.rundir.pivot import Journal
 from andread.rundir.settings import Settings
@@ -34,8 +34,6 @@ def started(
     said = _first_start(run, manifest)
     idle = lock.holder(run.lock) is None
     if idle and (said is None or _awaits_a_step(run, settings, manifest)):
-        if journal.supervisor.get("kind") == "systemd":
-            raise BusyError("the run belongs to systemd", f"systemctl start it; {_LATER}")
         if journal.supervisor.get("kind") == "foreground":
             render.note("the run was in a terminal; it goes on in the background")
         try:

@@ -1,4 +1,4 @@
-"""How a run's daemon is started and stopped by hand: as a detached process of its own session.
+"""How a run's daemon is started and stopped: as a service of systemd, or as a detached process.
 
 The daemon is known by the run's lock, never by a pid on file. What it does is learnt from
 `.events.json`, read from where it ended before the daemon was asked.
@@ -20,7 +20,7 @@ from typing import Any, Final
 from andread.rundir import clock, events, lock, presence
 from andread.rundir.errors import OS_FAULT, STOPPED, AndreadError, BusyError
 from andread.rundir.layout import RunDirectory
-from andrectl import loose, render
+from andrectl import loose, render, service, systemd
 
 POLL: Final = 0.1
 _LOG_LINES: Final = 20
@@ -81,6 +81,8 @@ def start(run: RunDirectory, options: Sequence[str]) -> Event:
     event instead. Raises `BusyError` if the run has a daemon, `DaemonEnded` if this one failed.
     """
     refuse_if_running(run)
+    if (unit := systemd.unit_of(run)) is not None:
+        return service.start(run, unit, options)
     events_from, log_from = loose.file_size(run.events), loose.file_size(run.log)
     with run.log.open("ab") as log, _usr1_blocked():
         process = subprocess.Popen(
@@ -160,12 +162,21 @@ def stop(run: RunDirectory, timeout: float | None) -> Stopped | None:
     Raises `BusyError` after `timeout` seconds (None: never), while it goes on stopping.
     """
     events_from = loose.file_size(run.events)
-    pid = lock.signal_holder(run.lock, signal.SIGTERM)
+    unit = systemd.unit_of(run)
+    if unit is None:
+        pid = lock.signal_holder(run.lock, signal.SIGTERM)
+    else:
+        pid = lock.holder(run.lock)
+        unit.ask("stop", "--no-block", unit.name)  # also where it waits to be started again
     if pid is None:
         return None
+
+    def gone() -> bool:
+        return lock.holder(run.lock) != pid and (unit is None or service.settled(unit))
+
     try:
         wait(
-            lambda: lock.holder(run.lock) != pid,
+            gone,
             timeout,
             Narrator(run, pid),
             f"the daemon (pid {pid}) is still stopping",
@@ -200,18 +211,18 @@ def wait(
 
 
 class Narrator:
-    """Tells on stderr what the daemon `pid` is doing, whenever that changes."""
+    """Tells on stderr what the daemon `pid`, or whichever there is, is doing, when that changes."""
 
-    def __init__(self, run: RunDirectory, pid: int) -> None:
+    def __init__(self, run: RunDirectory, pid: int | None) -> None:
         self._run, self._pid, self._told = run, pid, ""
 
     def __call__(self) -> None:
         """Tell what is new."""
         now = presence.read(self._run.lock)
-        if now.pid != self._pid or not now.phase:
+        if now.pid != (self._pid or lock.holder(self._run.lock)) or not now.phase:
             return
         text = f"{now.phase} ({now.waiting})" if now.waiting else now.phase
         if text != self._told:
             self._told = text
             where = f", step {now.step:,} of {now.steps:,}" if now.steps else ""
-            render.note(f"pid {self._pid}: {text}{where}")
+            render.note(f"pid {now.pid}: {text}{where}")

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from andread import __version__
+from andread.daemon.notify import notify
 from andread.daemon.signals import Signals
 from andread.rundir import errors
 from andread.rundir.errors import AndreadError, MissingError
@@ -33,6 +34,8 @@ def main() -> NoReturn:
     except Exception as error:
         traceback.print_exception(error)
         code = errors.SOFTWARE
+    if code == errors.OK:
+        notify("READY=1")  # a clean end before training counts as a start that failed otherwise
     sys.stderr.flush()
     os._exit(code)  # nothing is left to flush, and threads of libraries cannot stall the exit
 
@@ -89,5 +92,6 @@ def _arguments() -> argparse.Namespace:
 def _tell(error: AndreadError) -> int:
     """Show an error and its hint; return its exit code."""
     hint = f"\n  {error.hint}" if error.hint else ""
+    notify(f"STATUS={error.message}")
     print(f"andread: {error.message}{hint}", file=sys.stderr)
     return error.exit_code

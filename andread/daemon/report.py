@@ -1,8 +1,9 @@
 """The daemon's reporter: events to the run directory, progress to stderr, presence to the lock.
 
-On a terminal every step has its line; otherwise stderr carries one JSON object a line, each event
-and every `log_every`-th step. Nothing here may fail the run: a full disk or a closed terminal
-costs the report, and raises an alarm where one can still be seen.
+On a terminal every step has its line. Otherwise each event and every `log_every`-th step is a
+record of the journal or, where stderr is not that, a JSON object on a line. Nothing here may fail
+the run: a full disk or a closed terminal costs the report, and raises an alarm where one can still
+be seen.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from typing import Any, Final, TextIO
 
 import orjson
 
-from andread.daemon.notify import notify
+from andread.daemon import journal
+from andread.daemon.notify import Notifier
 from andread.duties import Progress
 from andread.rundir import clock, events
 from andread.rundir.clock import ProcessIdentity
@@ -33,10 +35,17 @@ class DaemonReporter:
     """See `duties.Reporter`."""
 
     def __init__(
-        self, run: RunDirectory, lock: RunLock, supervisor: dict[str, Any], log_every: int = 1
+        self,
+        run: RunDirectory,
+        lock: RunLock,
+        supervisor: dict[str, Any],
+        manager: Notifier,
+        log_every: int = 1,
     ) -> None:
         self._run = run
         self._lock = lock
+        self._manager = manager
+        self._journal = journal.connected()
         self._stream: TextIO = sys.stderr
         self._watched = self._stream.isatty()
         self.log_every = log_every
@@ -64,7 +73,9 @@ class DaemonReporter:
             self._raise("events", f"events cannot be recorded: {error}")
         else:
             self._clear("events")
-        self._show(kind, fields)
+        if kind == "checkpoint":
+            self._manager.wrote(fields["seconds"])
+        self._show(kind, fields, _line(kind, fields))
 
     def progress(self, progress: Progress) -> None:
         """Show a finished step and put it into the lock's content."""
@@ -74,29 +85,36 @@ class DaemonReporter:
             loss=progress.loss,
             steps_per_minute=progress.steps_per_minute,
         )
-        if self._watched:
-            self._print(progress_line(progress))
-        elif progress.step % self.log_every == 0 or progress.step == progress.steps:
-            self._print_json(
-                "step",
-                {
-                    "step": progress.step,
-                    "loss": progress.loss,
-                    "lr": progress.lr,
-                    "grad_norm": progress.grad_norm,
-                    "seconds": round(progress.seconds, 4),
-                },
-            )
+        regular = progress.step % self.log_every == 0 or progress.step == progress.steps
+        if self._watched or regular:
+            told = {
+                "step": progress.step,
+                "loss": progress.loss,
+                "lr": progress.lr,
+                "grad_norm": progress.grad_norm,
+                "seconds": round(progress.seconds, 4),
+            }
+            self._show("step", told, progress_line(progress))
+        self._manager.stepped(progress.seconds)
         loss = "-" if progress.loss is None else f"{progress.loss:.4f}"
-        notify(
-            f"STATUS=step {progress.step} of {progress.steps}, loss {loss}, "
-            f"{progress.steps_per_minute or 0:.1f} steps/min"
+        self._manager.status(
+            f"{'replaying ' if progress.replayed else ''}step {progress.step} of "
+            f"{progress.steps}, loss {loss}, {progress.steps_per_minute or 0:.1f} steps/min",
+            hurry=False,
         )
 
     def phase(self, phase: str, waiting: str = "") -> None:
         """Put the phase into the lock's content."""
-        if (phase, waiting) != (self._presence.get("phase"), self._presence.get("waiting", "")):
-            self._describe(phase=phase, waiting=waiting)
+        if (phase, waiting) == (self._presence.get("phase"), self._presence.get("waiting", "")):
+            return
+        self._describe(phase=phase, waiting=waiting)
+        if phase not in ("training", "replaying"):  # these have their steps to tell
+            after = f" after step {self._presence['step']}" if "step" in self._presence else ""
+            self._manager.status(f"{phase}{after}" + (f": {waiting}" if waiting else ""))
+
+    def beat(self) -> None:
+        """Feed systemd's watchdog."""
+        self._manager.beat()
 
     def tell(self, **fields: Any) -> None:
         """Put other facts into the lock's content."""
@@ -129,10 +147,7 @@ class DaemonReporter:
 
     def say(self, text: str) -> None:
         """Tell whoever watches, in words."""
-        if self._watched:
-            self._print(text)
-        else:
-            self._print_json("note", {"text": text})
+        self._show("note", {"text": text}, text)
 
     def _describe(self, **fields: Any) -> None:
         with self._mutex:
@@ -140,28 +155,32 @@ class DaemonReporter:
             self._presence |= {**fields, "alarm": alarm, "up": round(clock.boot_seconds(), 3)}
             self._lock.describe(self._presence)
 
-    def _show(self, kind: str, fields: dict[str, Any]) -> None:
-        if not self._watched:
-            self._print_json(kind, fields)
-            return
-        told = "  ".join(
-            f"{key} {_brief(value)}" for key, value in fields.items() if value is not None
-        )
-        self._print(
-            f"{'!!' if kind in _LOUD and not _harmless(kind, fields) else '--'} {kind}  {told}"
-        )
-
-    def _print_json(self, kind: str, fields: dict[str, Any]) -> None:
-        self._print(orjson.dumps({"event": kind, **fields}).decode())
+    def _show(self, kind: str, fields: dict[str, Any], line: str) -> None:
+        """Show `line` to whoever watches, or keep the record where nobody does."""
+        with contextlib.suppress(OSError, ValueError):
+            if self._journal:
+                journal.send(self._run.path.name, kind, fields, line, _loud(kind, fields))
+            elif self._watched:
+                self._print(line)
+            else:
+                self._print(orjson.dumps({"event": kind, **fields}).decode())
 
     def _print(self, line: str) -> None:
-        with contextlib.suppress(OSError, ValueError):
-            self._stream.write(line + "\n")
-            self._stream.flush()
+        self._stream.write(line + "\n")
+        self._stream.flush()
 
 
-def _harmless(kind: str, fields: dict[str, Any]) -> bool:
-    return kind == "replay" and fields.get("verdict") == "exact"
+def _line(kind: str, fields: dict[str, Any]) -> str:
+    """Return the line of an event for a terminal."""
+    told = "  ".join(f"{key} {_brief(value)}" for key, value in fields.items() if value is not None)
+    return f"{'!!' if _loud(kind, fields) else '--'} {kind}  {told}"
+
+
+def _loud(kind: str, fields: dict[str, Any]) -> bool:
+    """Tell whether an event needs somebody's eye."""
+    if kind == "stopped":
+        return fields.get("exit_code") != 0
+    return kind in _LOUD and not (kind == "replay" and fields.get("verdict") == "exact")
 
 
 def _brief(value: Any) -> str:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import faulthandler
-import os
-import sys
 import traceback
 from dataclasses import dataclass
 from typing import Any, Final
 
 from andread import __version__
-from andread.daemon.notify import notify
+from andread.daemon.notify import Notifier
 from andread.daemon.report import DaemonReporter
 from andread.daemon.signals import Signals
+from andread.daemon.supervision import supervisor
 from andread.rundir import errors
 from andread.rundir.errors import AndreadError, BusyError, DivergedError
 from andread.rundir.layout import RunDirectory
@@ -36,6 +35,9 @@ class Options:
 def serve(run: RunDirectory, signals: Signals, options: Options) -> int:
     """Train `run`; return the exit code. Raises `AndreadError` before the lock is held."""
     faulthandler.enable()
+    manager = Notifier()
+    signals.on_stop = manager.stopping
+    manager.loading()
     try:
         lock = RunLock.acquire(run.lock, LOCK_WAIT, signals.stopping)
     except BusyError:
@@ -43,17 +45,24 @@ def serve(run: RunDirectory, signals: Signals, options: Options) -> int:
             return errors.OK
         raise
     with lock:
-        reporter = DaemonReporter(run, lock, supervisor())
+        reporter = DaemonReporter(run, lock, supervisor(), manager)
         reporter.say(f"andread {__version__}, {run.path}: loading")
-        signals.on_stop = lambda: _stopping(reporter)
-        why, code, detail = _live(run, options, lock, signals, reporter)
+        signals.on_stop = lambda: _stopping(manager, reporter)
+        why, code, detail = _live(run, options, lock, signals, manager, reporter)
         reporter.tell(phase="stopped", exit_code=code, why=why)
+        if code != errors.OK:
+            manager.status(why)
         reporter.event("stopped", why=why, exit_code=code, **detail)
     return code
 
 
 def _live(
-    run: RunDirectory, options: Options, lock: RunLock, signals: Signals, reporter: DaemonReporter
+    run: RunDirectory,
+    options: Options,
+    lock: RunLock,
+    signals: Signals,
+    manager: Notifier,
+    reporter: DaemonReporter,
 ) -> tuple[str, int, dict[str, Any]]:
     """Return why training ended, the exit code, and what else there is to tell."""
     trainer = None
@@ -65,9 +74,9 @@ def _live(
         if signals.stopping():
             return "asked to stop while starting", errors.OK, {}
         trainer = startup.assemble(run, settings, options, lock, signals, reporter)
-        notify("READY=1")
         if trainer is None:
             return "asked to stop while starting", errors.OK, {}
+        manager.ready()
         outcome = trainer.train()
         if outcome == "finished":
             reporter.event("finished", step=trainer.step)
@@ -84,20 +93,11 @@ def _live(
     return failure.message, failure.exit_code, {**step, "hint": failure.hint}
 
 
-def _stopping(reporter: DaemonReporter) -> None:
+def _stopping(manager: Notifier, reporter: DaemonReporter) -> None:
     """Tell at once that a stop has been heard; runs in the thread of the signals."""
-    notify("STOPPING=1")
+    manager.stopping()
     reporter.phase("stopping", "the step in flight and its checkpoint")
     reporter.say("stopping at the next step boundary; a second Ctrl-C gives up at once")
-
-
-def supervisor() -> dict[str, Any]:
-    """Return how this process was started."""
-    if os.environ.get("ANDREAD_SUPERVISOR") == "detached":
-        return {"kind": "detached", "arguments": sys.orig_argv}
-    if os.environ.get("NOTIFY_SOCKET"):
-        return {"kind": "systemd"}
-    return {"kind": "foreground"}
 
 
 class DeviceFault(AndreadError):  # noqa: N818 - named after what happened

@@ -103,7 +103,7 @@ def assemble(
         curriculum,
         history,
         checkpointer,
-        Auditor(engine, sources, tokenizer, settings, signals.stopping),
+        Auditor(engine, sources, tokenizer, settings, signals.stopping, reporter.beat),
         watch,
         _audits(run, curriculum.policy.id, reporter),
         DaemonControl(run, lock, signals, reporter),

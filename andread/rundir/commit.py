@@ -27,12 +27,14 @@ def commit(
     image: Sequence[memoryview | bytes],
     history: LossHistory,
     vouch: Callable[[str], Companion],
+    beat: Callable[[], None] = lambda: None,
 ) -> Companion:
     """Make one checkpoint durable and return its companion.
 
-    `image` is the file in pieces; `vouch` makes the companion from the file's SHA-256. Raises
-    `OSError` if anything fails; no final name has changed then but perhaps the companion's. If only
-    the last directory fsync failed, the .bin has its name too, whole, but not known to be durable.
+    `image` is the file in pieces; `vouch` makes the companion from the file's SHA-256; `beat`
+    is called after each chunk of them. Raises `OSError` if anything fails; no final name has
+    changed then but perhaps the companion's. If only the last directory fsync failed, the .bin has
+    its name too, whole, but not known to be durable.
     """
     size = sum(memoryview(piece).nbytes for piece in image)
     step, _ = checkpoint.HEADER.unpack(bytes(memoryview(image[0])[: checkpoint.HEADER.size]))
@@ -41,6 +43,7 @@ def commit(
         for piece in _chunks(image):
             staged.write(piece)
             digest.update(piece)
+            beat()
         history.sync()
         made = vouch(digest.hexdigest())
         companion.write(run.companion(step), made)

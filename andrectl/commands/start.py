@@ -27,7 +27,8 @@ def command(
 ) -> None:
     """Start the daemon and wait until it trains.
 
-    The daemon is detached: it outlives this terminal, and writes what it has to say to andread.log.
+    A run that systemd owns is started through its unit. Any other daemon is detached: it outlives
+    this terminal, and writes what it has to say to andread.log.
     It resumes from the newest valid checkpoint. If it ends before it trains, the end of its log is
     shown and its exit code is passed on.
     """

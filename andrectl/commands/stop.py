@@ -21,7 +21,8 @@ from andrectl import loose, render, supervisor
 def command(ctx: click.Context, timeout: float | None, as_json: bool) -> None:
     """Stop the daemon at its next step boundary, on a checkpoint.
 
-    Sends SIGTERM to the process that holds the run's lock and waits until the lock is free. Exits
+    Sends SIGTERM to the process that holds the run's lock, or stops the unit of a run that systemd
+    owns, and waits until the lock is free. Exits
     with the daemon's own code, so a last checkpoint that could not be written is not missed.
     Stopping a run that is not running is no error.
     """

@@ -18,7 +18,6 @@ from andread.rundir.companion import Companion
 from andread.rundir.errors import UsageError
 from andread.rundir.history import LossHistory
 from andread.rundir.layout import RunDirectory
-from andread.rundir.lock import RunLock
 from andread.rundir.policy import Policy, Warmup, policy_at, read_policies, write_policies
 from andread.rundir.settings import read_settings
 from andrectl import change, supervisor
@@ -428,28 +427,4 @@ def test_no_abort_once_a_step_has_run_under_the_new_policy(andrectl, still, monk
     refused = andrectl("--run", still.path, "pivot", "--abort")
     assert refused.exit_code == 64 and "has run under the new policy" in refused.stderr
     assert contents(still) == before
-    assert andrectl("--run", still.path, "pivot", "--resume").exit_code == 0
-
-
-def test_a_run_of_systemd_is_refused_while_it_runs(still, python) -> None:
-    code = (
-        "import subprocess, sys; from pathlib import Path\n"
-        "from andread.rundir.lock import RunLock\n"
-        "lock = RunLock.acquire(Path(sys.argv[1]) / '.lock')\n"
-        "lock.describe({'supervisor': {'kind': 'systemd'}})\n"
-        "line = [sys.executable, '-m', 'andrectl', '--run', sys.argv[1], 'pivot', *sys.argv[2:]]\n"
-        "sys.exit(subprocess.run(line).returncode)\n"
-    )
-    before = contents(still)
-    told = python("-c", code, still.path, "--caps", "code=0.3")
-    assert told.returncode == 75 and "systemd supervises this run" in told.stderr
-    assert contents(still) == before
-
-
-def test_a_stopped_run_of_systemd_waits_for_its_start(andrectl, still) -> None:
-    with RunLock.acquire(still.lock) as lock:
-        lock.describe({"supervisor": {"kind": "systemd"}})
-    waits = andrectl("--run", still.path, "pivot", "--caps", "code=0.3")
-    assert waits.exit_code == 75 and "the pivot is committed" in waits.stderr
-    starts(still)
     assert andrectl("--run", still.path, "pivot", "--resume").exit_code == 0

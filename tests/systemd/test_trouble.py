@@ -1,0 +1,142 @@
+"""The service in trouble: hung, stopped in a long step, without power, pivoted, stopped in a hurry.
+
+The model of these runs is a user's own, made by a factory that only these tests install. It looks
+for a file, takes it away, and then does not come back from one computing call for a while.
+"""
+
+from __future__ import annotations
+
+import orjson
+import pytest
+
+from andread.rundir import companion, presence
+from andread.rundir.layout import RunDirectory
+from tests.process.harness import count, entries, find, image, last_step
+from tests.systemd.guest import Service
+
+pytestmark = pytest.mark.slow
+
+_MODEL = """
+import ctypes, os, pathlib
+from tests.engine.models import Bigram
+
+class Sleeper(Bigram):
+    def forward(self, tokens, targets):
+        for path in pathlib.Path(os.environ["ANDREAD_TEST_SLEEP"]).glob("sleep-*"):
+            path.unlink()
+            ctypes.PyDLL(None).sleep(int(path.name.partition("-")[2]))  # holds Python up
+        return super().forward(tokens, targets)
+
+def make(settings):
+    return Sleeper(settings)
+"""
+
+
+@pytest.fixture
+def sleeper(service: Service) -> Service:
+    """A run whose model can be put to sleep: see `sleep`."""
+    service.write("/opt/models/sleeper.py", _MODEL)
+    service.edit("width = 32\nheads = 2\nlayers = 2", 'factory = "sleeper:make"')
+    service.configure(
+        "[Service]\nEnvironment=PYTHONPATH=/opt/models "
+        f"ANDREAD_TEST_SLEEP={service.inside}/naps\n"
+        "WatchdogSec=5\nTimeoutStopSec=4\n"
+    )
+    service.machine.do("install", "-d", "-o", "andread", f"{service.inside}/naps")
+    return service
+
+
+def sleep(service: Service, seconds: int) -> None:
+    """Have the next step sleep, and wait until it does."""
+    nap = f"{service.inside}/naps/sleep-{seconds}"
+    service.machine.do("touch", nap)
+    service.until(lambda: service.machine.run("test", "-e", nap).returncode != 0)
+
+
+def test_a_hung_loop_is_ended_by_the_watchdog_and_resumes(sleeper: Service) -> None:
+    sleeper.systemctl("start")
+    sleeper.until_step(60)
+    sleep(sleeper, 600)
+    verdict = sleeper.until_event("replay")
+    assert verdict["verdict"] == "exact"
+    assert sleeper.show("NRestarts") == "1"
+    said = sleeper.machine.journal(sleeper.unit)
+    assert "Watchdog timeout" in said
+    assert "sleeper.py" in said and "in forward" in said, "where it hung"
+    sleeper.until_step(verdict["to"] + 5)
+
+
+def test_a_stop_in_one_long_call_gets_the_time_it_needs(sleeper: Service) -> None:
+    sleeper.systemctl("start")
+    sleeper.until_step(10)
+    sleep(sleeper, 4)  # measured: a stop may take twice that and more
+    sleeper.until_step(last_step(sleeper.run) + 2)
+    sleep(sleeper, 7)  # longer than TimeoutStopSec
+    sleeper.systemctl("stop")
+    assert sleeper.states() == ("inactive", "dead", "success")
+    step = last_step(sleeper.run)
+    assert image(sleeper.run.checkpoint(step))[0] == step
+    assert companion.read(sleeper.run.companion(step)).reasons[-1] == "stop"
+
+
+def test_a_stop_while_it_loads_or_audits_is_obeyed_soon(service: Service) -> None:
+    service.systemctl("start", "--no-block")
+    service.until(lambda: presence.read(service.run.lock).phase == "loading")
+    service.systemctl("stop")
+    assert service.states() == ("inactive", "dead", "success")
+    assert service.run.checkpoint_steps() == []
+    service.edit("validation_windows = 4", "validation_windows = 100000")
+    service.systemctl("start")
+    service.until(lambda: presence.read(service.run.lock).phase == "auditing")
+    service.systemctl("stop")
+    assert service.states() == ("inactive", "dead", "success")
+    assert last_step(service.run) == 50 and find(service.run, "audit") is None
+
+
+def test_two_stops_at_once(service: Service) -> None:
+    service.systemctl("start")
+    service.until_step(3)
+    service.systemctl("stop", "--no-block")
+    service.systemctl("stop")
+    assert service.states() == ("inactive", "dead", "success")
+    assert count(service.run, "stopped") == 1
+
+
+def test_andrectl_acts_through_the_unit(service: Service) -> None:
+    done = service.andrectl("start", "--json")
+    assert done.returncode == 0, done.stderr
+    assert (service.show("ActiveState"), service.show("User")) == ("active", "andread")
+    view = orjson.loads(service.andrectl("status", "--json").stdout)
+    assert view["supervisor"] == {"kind": "systemd", "unit": service.unit, "manager": "system"}
+    assert (view["service"]["active"], view["service"]["restarts"]) == ("active", 0)
+    assert f"{service.unit}, active (running)" in service.andrectl("status").stdout
+    service.until_step(5)
+
+    done = service.andrectl("pivot", "--caps", "topics=0.4", "--at", "step", "--json")
+    assert done.returncode == 0, done.stderr
+    proof = orjson.loads(done.stdout)["proof"]
+    assert proof["problems"] == [] and proof["pulls"] == 0
+    assert service.show("ActiveState") == "active"
+    assert service.show("MainPID") == str(find(service.run, "started")["pid"])  # type: ignore[index]
+
+    done = service.andrectl("stop")
+    assert done.returncode == 0, done.stderr
+    assert service.states() == ("inactive", "dead", "success")
+    owners = service.machine.do("find", service.inside, "!", "-user", "andread")
+    assert owners == "", "no file became root's"
+    steps = [entry["step"] for entry in entries(service.run)]
+    assert steps == list(range(1, len(steps) + 1))
+
+
+def test_after_a_power_cut_the_enabled_unit_resumes(service: Service) -> None:
+    run: RunDirectory = service.run
+    service.systemctl("enable")
+    service.systemctl("start")
+    service.until_step(60)
+    service.machine.cut()
+    started = count(run, "started")
+    service.machine.boot()
+    service.until(lambda: count(run, "started") == started + 1)
+    assert service.until_event("replay")["verdict"] == "exact"
+    assert service.show("ActiveState") == "active"
+    service.systemctl("disable")
