@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from andread.rundir.layout import RunDirectory
-from andrectl import loose, render, supervisor
+from andrectl import loose, planning, render, supervisor
 
 
 @click.command()
@@ -31,6 +31,7 @@ def command(
     It resumes from the newest valid checkpoint. If it ends before it trains, the end of its log is
     shown and its exit code is passed on.
     """
+    planning.refuse_in_flight(run)
     options = ["--accept-history"] if accept_history else []
     options += ["--device", device] if device else []
     if foreground:
