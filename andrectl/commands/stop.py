@@ -68,4 +68,7 @@ def _tell(run: RunDirectory, stopped: supervisor.Stopped, silent: bool) -> None:
     if stopped.checkpoint:
         path = run.checkpoint(loose.whole(stopped.checkpoint.get("step")))
         click.echo(f"{path}\nsha256 {loose.text(stopped.checkpoint.get('sha256'))}")
-    render.next_step("andrectl start resumes there")
+    if run.pivot.exists():
+        render.next_step("andrectl pivot --resume goes on with the pivot that is pending")
+    else:
+        render.next_step("andrectl start resumes there")
