@@ -86,6 +86,15 @@ def test_a_daemon_that_fails_passes_its_code_and_its_last_words_on(andrectl, dae
     assert "earlier" not in result.stderr and "earlier" in run.log.read_text()
 
 
+def test_steps_past_the_end_of_the_schedule_are_told(andrectl, daemon, run) -> None:
+    text = run.settings.read_text()
+    run.settings.write_text(text.replace("\nsteps = 300", "\nsteps = 500", 1))
+    daemon("finished")
+    result = andrectl("--run", run.path, "start")
+    assert "past step 300 (decay_steps)" in result.stderr
+    assert "--set optimizer.decay_steps=500" in result.stderr
+
+
 def test_a_finished_run_is_no_failure(andrectl, daemon, run) -> None:
     daemon("finished")
     result = andrectl("--run", run.path, "start")
