@@ -105,13 +105,18 @@ run: $(STAMP)  ## train andrea-nano on real text in $(RUN): minutes on a CPU
 	@$(BIN)/andread --run $(RUN)
 	@$(BIN)/andrectl --run $(RUN) status || [ $$? = 3 ]
 	@echo
-	@echo "Try next (. $(BIN)/activate; export ANDREAD_RUN=$(RUN)):"
-	@echo "  andrectl samples              what the model wrote at each audit"
+	@echo "Try next (. $(abspath $(BIN))/activate; export ANDREAD_RUN=$(abspath $(RUN))):"
+	@echo "  andrectl samples --last 3     what the model wrote at the last audits"
+	@echo "  andrectl policy               how the sources are mixed, and where each stands"
 	@echo "  andrectl checkpoints          what can be resumed from"
 	@echo "  raise steps in $(RUN)/run.toml, then"
-	@echo "  andrectl start                go on in the background"
+	@echo "  andrectl start                go on in the background; past decay_steps the rate stays at"
+	@echo "                                its minimum: andrectl pivot --set optimizer.decay_steps=N"
 	@echo "  andrectl status --watch       watch it"
 	@echo "  andrectl snapshot             a checkpoint now, acknowledged once durable"
+	@echo "  andrectl pivot --caps code=0.5 --dry-run"
+	@echo "                                what new bounds in mid-run would take; without --dry-run, do it"
+	@echo "  andrectl pivots               those that were made, with their proof"
 	@echo "  andrectl stop                 checkpoint and stop; start resumes bit for bit"
 
 test: lint types  ## everything: lint, types, all tests

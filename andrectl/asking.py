@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import secrets
 import signal
-import time
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from andread.rundir import clock, events, lock, presence, requests
+from andread.rundir import clock, events, lock, requests
 from andread.rundir.errors import BusyError
 from andread.rundir.layout import RunDirectory
 from andread.rundir.presence import Presence
@@ -22,17 +21,8 @@ _LIFE: Final = 24 * 3600.0
 
 def owner(run: RunDirectory) -> Presence:
     """Return what the daemon of `run` tells about itself; `NotRunning` if there is none."""
-    deadline = clock.boot_seconds() + 10
-    while (pid := lock.holder(run.lock)) is not None:
-        told = presence.read(run.lock)
-        if told.pid == pid and told.boot == clock.boot_id():
-            return told
-        if clock.boot_seconds() > deadline:
-            raise BusyError(
-                f"pid {pid} holds the run but does not say who it is",
-                "it may be another andrectl at work; try again in a moment",
-            )
-        time.sleep(supervisor.POLL)
+    if (told := supervisor.daemon(run)) is not None:
+        return told
     raise supervisor.NotRunning(
         f"{run.path} is not running: there is nothing newer than its last checkpoint",
         "andrectl checkpoints lists what is there; andrectl start goes on training",
@@ -75,10 +65,10 @@ def acknowledged(
     offset = loose.file_size(run.events)
     found: list[supervisor.Event] = []
     with _placed(run, request):
-        pid = lock.signal_holder(run.lock, signal.SIGUSR1)
+        there = supervisor.signal_daemon(run, request.pid, signal.SIGUSR1)
 
         def answered() -> bool:
-            gone = pid != request.pid or lock.holder(run.lock) != pid  # before the last reading
+            gone = not there or lock.holder(run.lock) != request.pid  # before the last reading
             said = list(events.read(run.events, offset))
             found.extend(
                 event
@@ -86,7 +76,7 @@ def acknowledged(
                 if event.get("id") == request.id and event["event"] in ("acknowledged", "refused")
             )
             if gone and not found:
-                raise _gone(request.pid, supervisor.last(said, "stopped"))
+                raise _gone(request.pid, supervisor.last_word(run, request.pid, said))
             return bool(found)
 
         supervisor.wait(

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from andread.rundir import clock, history, presence, recovery
+from andread.rundir import history, recovery
 from andread.rundir.companion import Companion
 from andread.rundir.layout import RunDirectory
 from andread.rundir.policy import read_policies
 from andread.rundir.presence import Presence
 from andread.rundir.settings import Settings
-from andrectl import render
+from andrectl import render, supervisor
 
 IN_WORDS: Final = {"step": "the next step boundary", "cadence": "the next regular checkpoint"}
-_REPEAT: Final = 15.0
-"""Seconds after which an unchanged wait is told again, with what is left of it."""
 
 
 def found(run: RunDirectory) -> tuple[Companion | None, str]:
@@ -51,28 +49,23 @@ def next_step(at: str, step: int, settings: Settings) -> int:
     return min((step // every + 1) * every, max(step, settings.run.steps))
 
 
-class Countdown:
+class Countdown(supervisor.Narrator):
     """Tells on stderr, from time to time, what a pivot waits for and how long it may take."""
 
-    def __init__(self, run: RunDirectory, settings: Settings, at: str) -> None:
-        self._run, self._settings, self._at = run, settings, at
-        self._told, self._when = "", 0.0
+    repeat = 15.0
 
-    def __call__(self) -> None:
-        """Tell what is new, or what is left after a while."""
-        now = presence.read(self._run.lock)
-        late = clock.boot_seconds() - self._when > _REPEAT
-        if now.phase and (now.phase != self._told or late):
-            self._told, self._when = now.phase, clock.boot_seconds()
-            alarm = f"; alarm: {now.alarm}" if now.alarm else ""
-            render.note(f"    {self._text(now)}{alarm}")
+    def __init__(self, run: RunDirectory, pid: int, settings: Settings, at: str) -> None:
+        super().__init__(run, pid)
+        self._settings, self._at = settings, at
 
-    def _text(self, now: Presence) -> str:
+    def text(self, now: Presence) -> str:
+        """Return what is left to wait for."""
         if now.phase not in ("training", "replaying"):
             what = f" ({now.waiting})" if now.waiting else ""
-            return f"{now.phase}{what}, after step {now.step:,}"
+            return f"    {now.phase}{what}, after step {now.step:,}"
         goal = next_step(self._at, now.step, self._settings)
-        text = f"{now.phase}, after step {now.step:,}: {render.count(goal - now.step, 'step')} left"
+        left = render.count(goal - now.step, "step")
+        text = f"    {now.phase}, after step {now.step:,}: {left} left"
         if now.steps_per_minute:
             seconds = (goal - now.step) / now.steps_per_minute * 60
             text += f" to step {goal:,}, about {render.duration(seconds)}"

@@ -12,15 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-import orjson
-
-from andread.rundir import files
-from andread.rundir.errors import ConfigError, MissingError, UsageError, from_os_error
+from andread.rundir.errors import ConfigError, MissingError, UsageError
 from andread.rundir.feasibility import check
 from andread.rundir.overrides import OVERRIDABLE, settings_under
 from andread.rundir.policy import BanditSettings, Policy, Warmup, policy_from
 from andread.rundir.settings import Settings
 from andread.rundir.tables import nearest
+from andrectl.draft import read_document
 
 SETTABLE: Final = (
     *OVERRIDABLE,
@@ -29,8 +27,6 @@ SETTABLE: Final = (
     *(f"bandit.{each.name}" for each in dataclasses.fields(BanditSettings)),
 )
 """The keys of `--set`."""
-
-_FILE_LIMIT: Final = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -163,17 +159,12 @@ def _inline(option: str, text: str) -> dict[str, float]:
 def _from_file(option: str, path: Path) -> dict[str, float]:
     """Read a table of shares from a TOML or JSON file."""
     try:
-        text = files.read_bytes(path.resolve(), _FILE_LIMIT).decode("utf-8")
-        table = orjson.loads(text) if path.suffix == ".json" else tomllib.loads(text)
-    except FileNotFoundError:
+        document = read_document(path.expanduser())
+    except MissingError:
         raise MissingError(
             f"--{option} {path}: no such file", f"or write it out: --{option} code=0.3,web=0.5"
         ) from None
-    except OSError as error:
-        raise from_os_error(error, f"reading {path}") from error
-    except ValueError as error:
-        raise ConfigError(f"{path} cannot be read: {error}", "it is to be TOML or JSON") from None
-    table = table.get(option, table) if isinstance(table, dict) else table
+    table = document.get(option, document)
     if not isinstance(table, dict) or not all(
         isinstance(share, (int, float)) and not isinstance(share, bool) for share in table.values()
     ):

@@ -12,6 +12,7 @@ import io
 import keyword
 import os
 import sys
+import traceback
 from typing import Any, Final
 
 import click
@@ -19,7 +20,7 @@ import click
 from andread import __version__
 from andread.rundir import errors
 from andread.rundir.errors import AndreadError, UsageError
-from andrectl import selection
+from andrectl import loose, selection
 
 COMMANDS: Final[dict[str, str]] = {
     "init": "Make a run directory: run.toml from a preset and your sources.",
@@ -36,6 +37,9 @@ COMMANDS: Final[dict[str, str]] = {
     "import": "Begin a run from another engine's bare checkpoint.",
 }
 """Every verb with its short help, in the order of a run's life."""
+
+DEBUG: Final = "ANDRECTL_DEBUG"
+"""The variable of the environment that has an internal error show its traceback."""
 
 CHOOSES_ITSELF: Final = ("init", "status")
 """Verbs that may be used where there is no run."""
@@ -90,7 +94,18 @@ class LazyGroup(click.Group):
             code = tell(error)
         except OSError as error:
             code = tell(errors.from_os_error(error, "refused by the system"))
+        except Exception as error:
+            code = tell(unexpected(error))
         sys.exit(code if isinstance(code, int) else errors.OK)
+
+
+def unexpected(error: Exception) -> AndreadError:
+    """Return the error for what nobody thought of; its traceback is shown if it is asked for."""
+    if os.environ.get(DEBUG):
+        traceback.print_exception(error)
+    what = loose.text(f"{type(error).__name__}: {error}")
+    hint = f"please report it, with what {DEBUG}=1 in the environment shows"
+    return AndreadError(f"an internal error: {what}", hint)
 
 
 def tell(error: AndreadError) -> int:

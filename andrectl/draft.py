@@ -1,27 +1,21 @@
-"""A policy as a person gives it: shares on the command line, or a file of TOML or JSON.
+"""A policy as a person writes it into a file, of TOML or JSON: any of the keys of a policy.
 
-    --caps code=0.3,web=0.5      shares by source; the option may be repeated
-    --caps caps.toml             the same from a file: `code = 0.3`, or a table [caps] of them
-
-A policy file holds any of the keys of a policy:
-
-    algorithm = "ucb"
-    [caps]
-    code = 0.3
+algorithm = "ucb"
+[caps]
+code = 0.3
 """
 
 from __future__ import annotations
 
 import dataclasses
 import tomllib
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import orjson
 
 from andread.rundir import files
-from andread.rundir.errors import ConfigError, UsageError, from_os_error
+from andread.rundir.errors import ConfigError, from_os_error
 from andread.rundir.policy import LIMIT, Policy, policy_from
 from andread.rundir.tables import nearest
 
@@ -49,22 +43,6 @@ def read_document(path: Path) -> dict[str, Any]:
         ) from None
 
 
-def shares(values: Sequence[str], option: str) -> dict[str, float]:
-    """Return the shares that the `values` of `option` give, the later ones over the earlier."""
-    found: dict[str, float] = {}
-    for value in values:
-        if "=" in value:
-            for part in filter(None, value.split(",")):
-                name, share = _pair(part.strip(), option)
-                found[name] = share
-        else:
-            table = read_document(Path(value).expanduser())
-            key = option.lstrip("-")
-            inner = table.get(key, table)
-            found |= getattr(policy_from({key: inner}, value), key)
-    return found
-
-
 def drafted(base: Policy, path: Path, step: int) -> Policy:
     """Return `base` with what the file at `path` says instead, to begin after `step`.
 
@@ -83,13 +61,3 @@ def drafted(base: Policy, path: Path, step: int) -> Policy:
     if "algorithm" in changes and asked.algorithm != "fixed":
         changes.setdefault("weights", {})
     return dataclasses.replace(base, **changes, begins_after=step)
-
-
-def _pair(text: str, option: str) -> tuple[str, float]:
-    name, _, share = text.partition("=")
-    try:
-        return name.strip(), float(share)
-    except ValueError:
-        raise UsageError(
-            f"{option} {text}: expected NAME=SHARE", f"as in {option} code=0.3,web=0.5"
-        ) from None

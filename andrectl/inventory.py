@@ -53,15 +53,6 @@ def entry(run: RunDirectory, step: int, pins: Iterable[int]) -> Entry | None:
     return Entry(step, size, step in pins, vouched, problem)
 
 
-def newest(run: RunDirectory) -> Entry | None:
-    """Return the newest checkpoint without a visible problem."""
-    for step in reversed(run.checkpoint_steps()):
-        found = entry(run, step, ())
-        if found is not None and not found.problem:
-            return found
-    return None
-
-
 def rejected(run: RunDirectory) -> list[str]:
     """Return the names of the checkpoints that were set aside as invalid."""
     suffix = ".bin" + REJECTED_SUFFIX

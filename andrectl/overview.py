@@ -56,7 +56,7 @@ def overview(run: RunDirectory) -> Table:
     step = owner["step"] if owner["step"] is not None else known
     steps = made.run.steps if made else owner["steps"]
     rate = owner["steps_per_minute"]
-    begun = bool(said or recorded or newest)
+    begun = bool(recorded) or (bool(said or newest) and not _only_imported(newest, said))
     now = _policy(run, reader, step)
     return {
         "run": str(run.path),
@@ -84,6 +84,12 @@ def overview(run: RunDirectory) -> Table:
         "rejected": reader.attempt(run.path, lambda: inventory.rejected(run)) or [],
         "damaged": reader.damaged,
     }
+
+
+def _only_imported(newest: Table | None, said: list[Table]) -> bool:
+    """Tell whether all that has happened to a run is that its checkpoint was imported."""
+    imported = newest is not None and newest["reasons"] == ["import"]
+    return imported and all(event["event"] == "checkpoint" for event in said)
 
 
 def _owner(run: RunDirectory, reader: Reader) -> Table:

@@ -132,7 +132,7 @@ def _policy(view: Table) -> str:
 
 
 def _validation(audit: Table | None) -> str:
-    if not audit:
+    if not audit or audit["mean"] is None:
         return ""
     losses = ", ".join(f"{name} {render.number(x)}" for name, x in audit["sources"].items())
     return f"mean {render.number(audit['mean'])} at step {audit['step']:,}" + (

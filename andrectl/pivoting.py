@@ -165,7 +165,7 @@ class Pivot:
         if whom.phase == "holding":
             self.say(1, f"the daemon holds already, after step {whom.step:,}")
             return
-        narrate = boundary.Countdown(self.run, self.settings, self.journal.at)
+        narrate = boundary.Countdown(self.run, whom.pid, self.settings, self.journal.at)
         first = policy.read_policies(self.run.policy)[-1].begins_after + 1
         gone = f"the daemon (pid {whom.pid}) ended"
 

@@ -114,8 +114,7 @@ def _refuse_drift(run: RunDirectory, settings: Settings) -> None:
 
 def _refuse_pending(run: RunDirectory) -> None:
     """Raise `BusyError` if another pivot is in flight, or was left behind."""
-    if (pid := lock.holder(run.pivot_lock)) is not None:
-        raise in_flight(pid)
+    refuse_in_flight(run)
     if pivot.read(run) is not None:
         raise BusyError(
             "a pivot was begun and not ended",
@@ -123,10 +122,19 @@ def _refuse_pending(run: RunDirectory) -> None:
         )
 
 
+def refuse_in_flight(run: RunDirectory) -> None:
+    """Raise `BusyError` if a pivot is in flight. Never call as the pivot: its lock would go."""
+    if (pid := lock.holder(run.pivot_lock)) is not None:
+        raise in_flight(pid)
+
+
 def in_flight(pid: int | None) -> BusyError:
     """Return the error for a pivot that another andrectl is making."""
     who = f" (pid {pid})" if pid else ""
-    return BusyError(f"another pivot is in flight{who}", "wait for it: andrectl status shows it")
+    return BusyError(
+        f"another pivot is in flight{who}",
+        "wait for it, then try again: andrectl status shows how far it is",
+    )
 
 
 def _refuse_unbegun(run: RunDirectory) -> None:

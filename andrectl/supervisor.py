@@ -7,6 +7,7 @@ The daemon is known by the run's lock, never by a pid on file. What it does is l
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import subprocess
@@ -18,12 +19,23 @@ from pathlib import Path
 from typing import Any, Final
 
 from andread.rundir import clock, events, lock, presence
-from andread.rundir.errors import OS_FAULT, STOPPED, AndreadError, BusyError
+from andread.rundir.errors import (
+    OS_FAULT,
+    STOPPED,
+    TEMPORARY,
+    AndreadError,
+    BusyError,
+    from_os_error,
+)
 from andread.rundir.layout import RunDirectory
+from andread.rundir.presence import Presence
 from andrectl import loose, render, service, systemd
 
 POLL: Final = 0.1
 _LOG_LINES: Final = 20
+_PATIENCE: Final = 10.0
+"""Seconds that a holder of the run has to say that it is a daemon."""
+_TRAINS: Final = ("training", "replaying", "checkpointing", "auditing")
 Event = dict[str, Any]
 
 
@@ -52,6 +64,45 @@ def refuse_if_running(run: RunDirectory) -> None:
         raise BusyError(
             f"{run.path} is running already (pid {pid})", "andrectl status tells how it is doing"
         )
+
+
+def daemon(run: RunDirectory, timeout: float | None = None) -> Presence | None:
+    """Return what the daemon of `run` tells about itself, None if nobody holds the run.
+
+    Raises `BusyError` if the holder is no daemon, and still holds after some seconds.
+    """
+    deadline = clock.boot_seconds() + min(_PATIENCE, math.inf if timeout is None else timeout)
+    while (pid := lock.holder(run.lock)) is not None:
+        told = presence.read(run.lock)
+        if told.pid == pid and told.boot == clock.boot_id():
+            return told
+        if clock.boot_seconds() >= deadline:
+            who = f"pid {pid}" if pid > 0 else "a process not visible from here"
+            raise BusyError(
+                f"{who} holds the run, and is no daemon (a pivot or an import)",
+                "wait until it is done, then try again",
+            )
+        time.sleep(POLL)
+    return None
+
+
+def signal_daemon(run: RunDirectory, pid: int, number: signal.Signals) -> bool:
+    """Send signal `number` to the daemon `pid`; tell whether it still held the run."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return False
+    try:
+        if lock.holder(run.lock) != pid:
+            return False
+        signal.pidfd_send_signal(descriptor, number)
+    except ProcessLookupError:
+        return False
+    except PermissionError as error:
+        raise from_os_error(error, f"signalling process {pid}") from error
+    finally:
+        os.close(descriptor)
+    return True
 
 
 @contextlib.contextmanager
@@ -113,15 +164,32 @@ def _until_it_trains(
         for event in said:
             if event["event"] == "started" and event.get("pid") == process.pid:
                 return event
+        if unrecorded := _unrecorded(run, process.pid):
+            narrate()
+            return unrecorded
         if ended:
-            return _ended_early(run, process.returncode, said, log_from)
+            return _ended_early(run, process.pid, process.returncode, said, log_from)
         narrate()
         time.sleep(POLL)
 
 
-def _ended_early(run: RunDirectory, code: int, said: list[Event], log_from: int) -> Event:
+def _unrecorded(run: RunDirectory, pid: int) -> Event:
+    """Return the `started` event that the daemon `pid` cannot record; empty if it need not be.
+
+    On a full disk it trains, raises an alarm, and records its events when there is space again.
+    """
+    now = presence.read(run.lock)
+    if now.pid != pid or now.phase not in _TRAINS or not now.alarm or lock.holder(run.lock) != pid:
+        return {}
+    told = {"pid": pid, "step": now.step, "steps": now.steps, "device": now.device}
+    return {"event": "started", **told, "alarm": now.alarm}
+
+
+def _ended_early(run: RunDirectory, pid: int, code: int, said: list[Event], log_from: int) -> Event:
     """Return how a daemon ended cleanly, else raise with its last word or the end of its log."""
-    stopped = last(said, "stopped")
+    if code == TEMPORARY:
+        refuse_if_running(run)  # another start was quicker
+    stopped = last_word(run, pid, said)
     if code == 0:
         return last(said, "finished") or stopped or {"event": "stopped", "why": "it ended cleanly"}
     if stopped.get("why") and stopped.get("exit_code") == code:
@@ -154,20 +222,27 @@ class Stopped:
     pid: int
     event: Event
     checkpoint: Event
+    log: list[str]
+    """The last lines that it logged since it was asked."""
 
 
 def stop(run: RunDirectory, timeout: float | None) -> Stopped | None:
     """Ask the daemon to stop and wait until it has; None if there is none.
 
-    Raises `BusyError` after `timeout` seconds (None: never), while it goes on stopping.
+    Raises `BusyError` after `timeout` seconds (None: never), while it goes on stopping, and if
+    the run is held by what is no daemon.
     """
-    events_from = loose.file_size(run.events)
     unit = systemd.unit_of(run)
-    if unit is None:
-        pid = lock.signal_holder(run.lock, signal.SIGTERM)
-    else:
-        pid = lock.holder(run.lock)
-        unit.ask("stop", "--no-block", unit.name)  # also where it waits to be started again
+    while True:
+        events_from, log_from = loose.file_size(run.events), loose.file_size(run.log)
+        if unit is not None:
+            pid = lock.holder(run.lock)
+            unit.ask("stop", "--no-block", unit.name)  # also where it waits to be started again
+            break
+        told = daemon(run, timeout)
+        pid = told.pid if told else None
+        if pid is None or signal_daemon(run, pid, signal.SIGTERM):
+            break
     if pid is None:
         return None
 
@@ -186,7 +261,21 @@ def stop(run: RunDirectory, timeout: float | None) -> Stopped | None:
         render.note(f"the daemon (pid {pid}) goes on stopping")
         raise
     said = list(events.read(run.events, events_from))
-    return Stopped(pid, last(said, "stopped"), last(said, "checkpoint"))
+    word = last_word(run, pid, said)
+    return Stopped(pid, word, last(said, "checkpoint"), log_lines(run.log, log_from))
+
+
+def last_word(run: RunDirectory, pid: int, said: Sequence[Event]) -> Event:
+    """Return the `stopped` event of the ended daemon `pid`; empty if it left none.
+
+    What a full disk kept from being recorded is in the content of `.lock`.
+    """
+    if event := last(said, "stopped"):
+        return event
+    now = presence.read(run.lock)
+    if now.pid != pid or now.phase != "stopped" or now.exit_code is None:
+        return {}
+    return {"event": "stopped", "step": now.step, "why": now.why, "exit_code": now.exit_code}
 
 
 def last(said: Sequence[Event], kind: str) -> Event:
@@ -213,16 +302,27 @@ def wait(
 class Narrator:
     """Tells on stderr what the daemon `pid`, or whichever there is, is doing, when that changes."""
 
+    repeat = math.inf
+    """Seconds after which what is unchanged is told again."""
+
     def __init__(self, run: RunDirectory, pid: int | None) -> None:
-        self._run, self._pid, self._told = run, pid, ""
+        self._run, self._pid = run, pid
+        self._told: tuple[str, ...] = ()
+        self._when = 0.0
 
     def __call__(self) -> None:
         """Tell what is new."""
         now = presence.read(self._run.lock)
         if now.pid != (self._pid or lock.holder(self._run.lock)) or not now.phase:
             return
-        text = f"{now.phase} ({now.waiting})" if now.waiting else now.phase
-        if text != self._told:
-            self._told = text
-            where = f", step {now.step:,} of {now.steps:,}" if now.steps else ""
-            render.note(f"pid {now.pid}: {text}{where}")
+        what = (now.phase, now.waiting, now.alarm)
+        if what != self._told or clock.boot_seconds() - self._when > self.repeat:
+            self._told, self._when = what, clock.boot_seconds()
+            alarm = f"; alarm: {now.alarm}" if now.alarm else ""
+            render.note(f"{self.text(now)}{alarm}")
+
+    def text(self, now: Presence) -> str:
+        """Return `now` in words."""
+        waiting = f" ({now.waiting})" if now.waiting else ""
+        where = f", step {now.step:,} of {now.steps:,}" if now.steps else ""
+        return f"pid {now.pid}: {now.phase}{waiting}{where}"

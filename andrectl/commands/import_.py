@@ -28,7 +28,8 @@ def command(run: RunDirectory, file: Path, as_json: bool) -> None:
 
     FILE holds step, number of parameters, weights, m and v: 8 + 12n bytes. It becomes the first
     checkpoint of a run that has a run.toml but no past yet. The bandit starts fresh, the loss
-    history starts empty behind FILE's step, and hyperparameters come from run.toml.
+    history starts empty behind FILE's step, and hyperparameters come from run.toml. The tokenizer
+    must be the one that FILE was trained with: name it in run.toml before the first prepare.
     """
     made = settings.read_settings(run.settings)
     with RunLock.acquire(run.lock):
@@ -45,6 +46,7 @@ def command(run: RunDirectory, file: Path, as_json: bool) -> None:
         )
         click.echo(f"sha256 {vouched.sha256}")
     render.note("the bandit starts fresh; batch, learning rate and schedule come from run.toml")
+    render.note("the tokenizer must be the checkpoint's own: [tokenizer] path in run.toml names it")
     if vouched.step >= made.run.steps:
         render.note(f"[run] steps = {made.run.steps:,} is behind it: raise it before you start")
     render.next_step("andrectl start")

@@ -16,10 +16,13 @@ from andread.rundir import feasibility, files, policy, settings
 from andread.rundir.errors import ExistsError, MissingError, UsageError
 from andread.rundir.layout import RunDirectory
 from andread.rundir.settings import PRESETS, SOURCE_FORMATS, Settings
-from andrectl import draft, ownership, render, template
+from andrectl import change, ownership, render, template
 from andrectl.cost import cost
 
 _SHARES = "NAME=SHARE,…|FILE"
+_WHOLE = click.IntRange(1, 2**31 - 1)
+"""What the four bytes of a checkpoint's step can hold; no batch is larger either."""
+_SEED = click.IntRange(0, 2**63 - 1)
 _SUFFIXES = {".jsonl": "jsonl", ".gz": "jsonl", ".parquet": "parquet"}
 
 
@@ -59,10 +62,10 @@ _SUFFIXES = {".jsonl": "jsonl", ".gz": "jsonl", ".parquet": "parquet"}
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     help="A tokenizer.json to use. Default: train one on the sources.",
 )
-@click.option("--steps", type=click.IntRange(1), help="Where training ends.  [preset's]")
-@click.option("--batch", type=click.IntRange(1), help="Sequences a step.  [preset's]")
+@click.option("--steps", type=_WHOLE, help="Where training ends.  [preset's]")
+@click.option("--batch", type=_WHOLE, help="Sequences a step.  [preset's]")
 @click.option("--lr", type=click.FloatRange(0, min_open=True), help="Peak rate.  [preset's]")
-@click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Of everything.")
+@click.option("--seed", type=_SEED, default=1, show_default=True, help="Of everything.")
 @click.option(
     "--policy",
     "algorithm",
@@ -120,9 +123,9 @@ def command(
     made = settings.settings_from(tomllib.loads(text))
     first = policy.Policy(
         algorithm=algorithm,
-        weights=draft.shares(weights, "--weights"),
-        caps=draft.shares(caps, "--caps"),
-        floors=draft.shares(floors, "--floors"),
+        weights=change.shares("weights", weights),
+        caps=change.shares("caps", caps),
+        floors=change.shares("floors", floors),
     )
     feasibility.check(first, made.source_names())
     if dry_run:

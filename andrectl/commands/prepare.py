@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from andread.rundir.layout import RunDirectory
+from andrectl import render
 
 if TYPE_CHECKING:
     from andread.curriculum.prepare import Progress
@@ -47,6 +48,10 @@ def command(run: RunDirectory, as_json: bool) -> None:
     with _stop_flag() as stopping, _narration() as tell:
         manifests = prepare(run, settings, tell, stopping)
     rows = [_row(manifest, settings.model.context) for manifest in manifests]
+    for row in rows if settings.data.validation else ():
+        if row["documents"] == 1 and not row["validation_windows"]:
+            name = row["source"]
+            render.note(f"{name}: it is one document; to validate it, split it into several files")
     if as_json:
         import orjson
 
@@ -54,7 +59,7 @@ def command(run: RunDirectory, as_json: bool) -> None:
         click.echo(orjson.dumps(result, option=orjson.OPT_INDENT_2).decode())
         return
     _print_table(rows)
-    click.echo("Next: andrectl start", err=True)
+    render.next_step("andrectl start")
 
 
 @contextlib.contextmanager

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import click
 
+from andread.rundir.errors import AndreadError
 from andread.rundir.layout import RunDirectory
-from andrectl import loose, render, supervisor
+from andread.rundir.overrides import settings_under
+from andread.rundir.policy import read_policies
+from andread.rundir.settings import read_settings
+from andrectl import loose, planning, render, supervisor
 
 
 @click.command()
@@ -32,6 +38,8 @@ def command(
     It resumes from the newest valid checkpoint. If it ends before it trains, the end of its log is
     shown and its exit code is passed on.
     """
+    planning.refuse_in_flight(run)
+    _tell_rate(run)
     options = ["--accept-history"] if accept_history else []
     options += ["--device", device] if device else []
     if foreground:
@@ -56,3 +64,15 @@ def command(
     if event.get("checkpoint"):
         click.echo(f"resumed from {loose.text(event['checkpoint'])}")
     render.next_step("andrectl status --watch")
+
+
+def _tell_rate(run: RunDirectory) -> None:
+    """Tell where the learning rate stays at its minimum; what is wrong is the daemon's to tell."""
+    with contextlib.suppress(AndreadError, OSError):
+        made = settings_under(read_settings(run.settings), read_policies(run.policy)[-1])
+        steps, decay = made.run.steps, made.optimizer.decay_steps
+        if steps > decay:
+            render.note(
+                f"past step {decay:,} (decay_steps) the rate stays at its minimum: andrectl pivot "
+                f"--set optimizer.decay_steps={steps} stretches it"
+            )

@@ -63,6 +63,8 @@ def _next(view: Table) -> str:
         return "andrectl samples shows what it writes; andrectl snapshot keeps this moment"
     if view["state"] == "unknown":
         return "ask as the owner of the run, or as root"
+    if view["pivot"]:
+        return "andrectl status --watch: the pivot in flight is about to start the run"
     if view["prepared"] is False:
         return "andrectl prepare"
     if view["finished"]:

@@ -6,7 +6,7 @@ import click
 
 from andread.rundir.errors import OS_FAULT
 from andread.rundir.layout import RunDirectory
-from andrectl import loose, render, supervisor
+from andrectl import loose, planning, render, supervisor
 
 
 @click.command()
@@ -21,14 +21,16 @@ from andrectl import loose, render, supervisor
 def command(ctx: click.Context, timeout: float | None, as_json: bool) -> None:
     """Stop the daemon at its next step boundary, on a checkpoint.
 
-    Sends SIGTERM to the process that holds the run's lock, or stops the unit of a run that systemd
+    Sends SIGTERM to the daemon that holds the run's lock, or stops the unit of a run that systemd
     owns, and waits until the lock is free. Exits
     with the daemon's own code, so a last checkpoint that could not be written is not missed.
-    Stopping a run that is not running is no error.
+    Stopping a run that is not running is no error; stopping one that a pivot is about to start is
+    refused (75).
     """
     run: RunDirectory = ctx.obj
     stopped = supervisor.stop(run, timeout)
     if stopped is None:
+        planning.refuse_in_flight(run)
         if as_json:
             render.json({"run": str(run.path), "was_running": False})
         else:
@@ -51,7 +53,7 @@ def command(ctx: click.Context, timeout: float | None, as_json: bool) -> None:
 def _tell(run: RunDirectory, stopped: supervisor.Stopped, silent: bool) -> None:
     """Print how the daemon ended; raise `DaemonEnded` if it did not say so itself."""
     if "exit_code" not in stopped.event:
-        for line in supervisor.log_lines(run.log, 0):
+        for line in stopped.log:
             render.note(f"  | {line}")
         raise supervisor.DaemonEnded(
             f"the daemon (pid {stopped.pid}) is gone without a last word: it was killed",
@@ -67,4 +69,7 @@ def _tell(run: RunDirectory, stopped: supervisor.Stopped, silent: bool) -> None:
     if stopped.checkpoint:
         path = run.checkpoint(loose.whole(stopped.checkpoint.get("step")))
         click.echo(f"{path}\nsha256 {loose.text(stopped.checkpoint.get('sha256'))}")
-    render.next_step("andrectl start resumes there")
+    if run.pivot.exists():
+        render.next_step("andrectl pivot --resume goes on with the pivot that is pending")
+    else:
+        render.next_step("andrectl start resumes there")

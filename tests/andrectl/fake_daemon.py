@@ -4,17 +4,19 @@
 
 Modes: `train`; `fail` (ends with 78 before it trains); `finished` (ends with 0 at once); `refuse`
 (refuses requests); `silent` (never answers); `die` (killed by what asks for a snapshot);
-`badwrite` (stops with 81).
+`badwrite` (stops with 81); `full` (as that, and no event can be recorded); `beaten` (another start
+is quicker).
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
 
-from andread.rundir import clock, events, requests
+from andread.rundir import clock, events, lock, requests
 from andread.rundir.layout import RunDirectory
 from andread.rundir.lock import RunLock
 
@@ -30,30 +32,39 @@ def main() -> int:
     if mode == "finished":
         events.emit(run.events, "finished", step=STEP)
         return 0
+    if mode == "beaten":
+        subprocess.Popen([sys.executable, __file__, sys.argv[1], "train"])
+        while lock.holder(run.lock) is None:
+            time.sleep(0.02)
+        print("of the quicker one", file=sys.stderr)
+        return 75
     own = clock.ProcessIdentity.own()
     asked: list[int] = []
     for number in (signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, lambda number, _: asked.append(number))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGUSR1])
-    with RunLock.acquire(run.lock) as lock:
+    emit = (lambda *_, **__: None) if mode == "full" else events.emit
+    with RunLock.acquire(run.lock) as held:
         told = {"pid": own.pid, "boot": own.boot, "ticks": own.ticks, "phase": "training"}
         told |= {"step": STEP, "steps": 300, "steps_per_minute": 60.0, "device": "cpu"}
         told["supervisor"] = {"kind": os.environ["ANDREAD_SUPERVISOR"]}
-        lock.describe(told | {"up": clock.boot_seconds()})
+        told["alarm"] = "the disk is full" if mode == "full" else ""
+        held.describe(told | {"up": clock.boot_seconds()})
         start = {"step": 0, "steps": 300, "device": "cpu", "precision": "fp32"}
-        events.emit(run.events, "started", pid=own.pid, checkpoint=None, **start)
+        emit(run.events, "started", pid=own.pid, checkpoint=None, **start)
         while signal.SIGTERM not in asked:
             if signal.SIGUSR1 in asked:
                 asked.clear()
                 serve(run, mode, own)
             time.sleep(0.02)
-        lock.describe(told | {"phase": "stopping", "up": clock.boot_seconds()})
+        held.describe(told | {"phase": "stopping", "up": clock.boot_seconds()})
         time.sleep(0.3)
         checkpoint = {"step": STEP, "path": str(run.checkpoint(STEP)), "sha256": "a" * 64}
-        events.emit(run.events, "checkpoint", reasons=["stop"], **checkpoint)
-        code = 81 if mode == "badwrite" else 0
-        events.emit(run.events, "stopped", step=STEP, why="SIGTERM", exit_code=code)
-    return code
+        emit(run.events, "checkpoint", reasons=["stop"], **checkpoint)
+        end = {"why": "SIGTERM", "exit_code": 81 if mode in ("badwrite", "full") else 0}
+        emit(run.events, "stopped", step=STEP, **end)
+        held.describe(told | end | {"phase": "stopped", "up": clock.boot_seconds()})
+    return int(end["exit_code"])
 
 
 def serve(run: RunDirectory, mode: str, own: clock.ProcessIdentity) -> None:

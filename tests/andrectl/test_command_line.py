@@ -75,6 +75,19 @@ def test_a_wrong_command_line_is_usage(andrectl, run: RunDirectory, line: tuple[
     assert not result.stdout and result.stderr
 
 
+def test_what_nobody_thought_of_is_one_line(andrectl, trained, monkeypatch) -> None:
+    def fail(_: object) -> None:
+        raise KeyError("nobody\nthought of it")
+
+    monkeypatch.setattr("andrectl.inventory.entries", fail)
+    result = andrectl("--run", trained.path, "checkpoints")
+    assert result.exit_code == 70
+    assert "an internal error: KeyError" in result.stderr and "report it" in result.stderr
+    assert len(result.stderr.splitlines()) == 2
+    monkeypatch.setenv("ANDRECTL_DEBUG", "1")
+    assert "Traceback" in andrectl("--run", trained.path, "checkpoints").stderr
+
+
 def test_no_run_is_told_with_a_hint(andrectl) -> None:
     result = andrectl("checkpoints")
     assert result.exit_code == 66

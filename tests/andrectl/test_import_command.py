@@ -32,6 +32,8 @@ def test_a_bare_checkpoint_becomes_the_first_of_a_run(andrectl, run, bare) -> No
     assert found.trajectory == read_settings(run.settings).trajectory()
     assert "raise it" in result.stderr  # [run] steps = 300 lies behind it
     assert [event["event"] for event in events.read(run.events)] == ["checkpoint"]
+    status = andrectl("--run", run.path, "status", "--json")
+    assert status.exit_code == 3 and json.loads(status.stdout)["state"] == "never started"
 
 
 def test_what_is_imported_can_be_resumed_from(andrectl, run, bare) -> None:

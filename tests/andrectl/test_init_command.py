@@ -91,6 +91,9 @@ def test_init_never_overwrites(andrectl, trained, text: Path) -> None:
     ("line", "code"),
     [
         ([], 64),
+        (["--example", "--dry-run", "--steps", "9" * 23], 64),
+        (["--example", "--dry-run", "--batch", "9" * 23], 64),
+        (["--example", "--dry-run", "--seed", "9" * 23], 64),
         (["--source", "web"], 64),
         (["--source", "web=/nowhere/at/all"], 66),
         (["--source", "we b=HERE"], 78),
@@ -154,7 +157,7 @@ def test_a_first_policy(andrectl, tmp_path: Path, text: Path) -> None:
         (["--weights", "web=1"], 78, "would ignore"),
         (["--caps", "web=0.5"], 78, "caps sum to 0.5"),
         (["--floors", "wep=0.5"], 78, 'did you mean "web"'),
-        (["--caps", "web=much"], 64, "NAME=SHARE"),
+        (["--caps", "web=much"], 64, "SOURCE=SHARE"),
         (["--caps", "/nowhere/caps.toml"], 66, "/nowhere/caps.toml"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -9,11 +10,30 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from andread.rundir import commit, events, lock
 from andrectl import supervisor
+
+
+@contextlib.contextmanager
+def holding(path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Have another process, which is no daemon, hold the lock at `path`."""
+    code = (
+        "import sys, time; from andread.rundir.lock import RunLock; from pathlib import Path\n"
+        "with RunLock.acquire(Path(sys.argv[1])): print(flush=True); time.sleep(60)"
+    )
+    line = [sys.executable, "-c", code, str(path)]
+    with subprocess.Popen(line, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        try:
+            yield other
+        finally:
+            other.kill()
 
 
 def alive(run) -> bool:
@@ -66,6 +86,15 @@ def test_a_daemon_that_fails_passes_its_code_and_its_last_words_on(andrectl, dae
     assert "earlier" not in result.stderr and "earlier" in run.log.read_text()
 
 
+def test_steps_past_the_end_of_the_schedule_are_told(andrectl, daemon, run) -> None:
+    text = run.settings.read_text()
+    run.settings.write_text(text.replace("\nsteps = 300", "\nsteps = 500", 1))
+    daemon("finished")
+    result = andrectl("--run", run.path, "start")
+    assert "past step 300 (decay_steps)" in result.stderr
+    assert "--set optimizer.decay_steps=500" in result.stderr
+
+
 def test_a_finished_run_is_no_failure(andrectl, daemon, run) -> None:
     daemon("finished")
     result = andrectl("--run", run.path, "start")
@@ -103,11 +132,13 @@ def test_a_daemon_killed_while_stopping_is_told(andrectl, daemon, run) -> None:
     daemon("train")
     andrectl("--run", run.path, "start")
     pid = lock.holder(run.lock)
+    with run.log.open("a") as log:
+        log.write("of before\n")
     os.kill(pid, signal.SIGSTOP)
     threading.Timer(0.4, os.kill, (pid, signal.SIGKILL)).start()
     result = andrectl("--run", run.path, "stop")
     assert result.exit_code == 71
-    assert "it was killed" in result.stderr
+    assert "it was killed" in result.stderr and "of before" not in result.stderr
 
 
 def test_a_snapshot_of_a_stopped_run(andrectl, trained) -> None:
@@ -142,22 +173,45 @@ def test_a_snapshot_cut_short_by_a_stop_says_so(andrectl, daemon, run) -> None:
     assert "it stopped after step 7 (SIGTERM)" in result.stderr
 
 
-def test_a_holder_that_is_no_daemon_is_not_asked(andrectl, run, monkeypatch) -> None:
-    code = (
-        "import sys, time; from andread.rundir.lock import RunLock; from pathlib import Path\n"
-        "with RunLock.acquire(Path(sys.argv[1])): print(flush=True); time.sleep(60)"
-    )
+@pytest.mark.parametrize("verb", ["snapshot", "stop"])
+def test_a_holder_that_is_no_daemon_is_not_asked(andrectl, run, monkeypatch, verb) -> None:
     clock = iter(range(0, 1000, 6))
-    with subprocess.Popen(
-        [sys.executable, "-c", code, str(run.lock)], stdout=subprocess.PIPE
-    ) as other:
-        assert other.stdout is not None
-        other.stdout.readline()
+    with holding(run.lock) as other:
         monkeypatch.setattr("andread.rundir.clock.boot_seconds", lambda: float(next(clock)))
-        result = andrectl("--run", run.path, "snapshot")
-        other.kill()
+        result = andrectl("--run", run.path, verb)
+        assert other.poll() is None
     assert result.exit_code == 75
-    assert "does not say who it is" in result.stderr
+    assert f"pid {other.pid} holds the run, and is no daemon" in result.stderr
+
+
+@pytest.mark.parametrize("verb", ["start", "stop"])
+def test_a_pivot_in_flight_is_not_disturbed(andrectl, daemon, run, verb) -> None:
+    daemon("train")
+    with holding(run.pivot_lock) as other:
+        result = andrectl("--run", run.path, verb)
+    assert result.exit_code == 75 and not alive(run)
+    assert f"pivot is in flight (pid {other.pid})" in result.stderr
+    assert "try again" in result.stderr and not result.stdout
+
+
+def test_a_full_disk_hides_neither_start_nor_end(andrectl, daemon, run) -> None:
+    daemon("full")
+    started = andrectl("--run", run.path, "start")
+    assert started.exit_code == 0
+    assert f"training since step 7 of 300, pid {lock.holder(run.lock)}" in started.stdout
+    assert "alarm: the disk is full" in started.stderr
+    stopped = andrectl("--run", run.path, "stop")
+    assert stopped.exit_code == 81
+    assert "stopped after step 7 (SIGTERM), exit code 81" in stopped.stdout
+    assert "alarm: the disk is full" in stopped.stderr
+
+
+def test_the_slower_of_two_starts_names_the_quicker(andrectl, daemon, run) -> None:
+    daemon("beaten")
+    result = andrectl("--run", run.path, "start")
+    assert result.exit_code == 75
+    assert f"is running already (pid {lock.holder(run.lock)})" in result.stderr
+    assert "quicker" not in result.stderr
 
 
 def test_the_command_line_of_the_daemon(run, monkeypatch) -> None:
