@@ -25,7 +25,6 @@ from andread.curriculum.tokens import SourceTokens
 from andread.engine.interface import Engine
 from andread.rundir.settings import Settings
 
-FORMAT: Final = 1
 _PROMPT_TOKENS: Final = 16
 _WINDOWS_AT_A_TIME: Final = 8
 

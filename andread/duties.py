@@ -28,6 +28,12 @@ class Control(Protocol):
     def stopping(self) -> bool:
         """Tell whether the run is to end at the next step boundary. Cheap: polled everywhere."""
 
+    def confirm(self) -> None:
+        """Make sure that the run is still ours, before a step or a checkpoint is written.
+
+        Raises `BusyError` if another process has taken it: nothing more may be written then.
+        """
+
     def orders(self) -> Orders:
         """Return what was asked since the last call. Called at each step boundary."""
 

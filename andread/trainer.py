@@ -14,12 +14,12 @@ from typing import Any, Final
 
 from andread.audit import Auditor, Interrupted
 from andread.checkpoints import Checkpointer
-from andread.curriculum.batches import Curriculum
+from andread.curriculum.batches import Batch, Curriculum
 from andread.duties import Control, Progress, Reporter
-from andread.engine.interface import Engine
+from andread.engine.interface import Engine, StepResult
 from andread.engine.optimizer import learning_rate
 from andread.rundir import clock, lock, samples
-from andread.rundir.errors import LastWriteError, from_os_error
+from andread.rundir.errors import AndreadError, LastWriteError, from_os_error
 from andread.rundir.history import LossHistory, Witness
 from andread.rundir.layout import RunDirectory
 from andread.rundir.overrides import settings_under
@@ -107,8 +107,8 @@ class Trainer:
 
     def _train_one_step(self) -> None:
         """Train one step, and record it or compare it with its record."""
-        step = self.step + 1
-        self._reporter.phase("replaying" if self._history.replaying else "training")
+        step, replayed = self.step + 1, self._history.replaying
+        self._reporter.phase("replaying" if replayed else "training")
         begun = time.monotonic()
         optimizer = settings_under(self._settings, self._curriculum.policy).optimizer
         self._engine.under(optimizer)
@@ -117,43 +117,35 @@ class Trainer:
         result = self._engine.step(batch.windows, step, lr).read()
         loss, norm, skipped = entry_loss(result)
         pulls = self._curriculum.pulls(batch)
-        entry: dict[str, Any] = {"step": step, "loss": loss, "lr": lr, "grad_norm": norm}
-        entry["pulls"] = pulls
-        if skipped:
-            entry["skipped"] = skipped
-        replayed = self._history.replaying
-        self._record({**entry, "t": round(time.time(), 3)})
+        self._control.confirm()
+        entry = {"step": step, "loss": loss, "lr": lr, "grad_norm": norm, "pulls": pulls}
+        self._record(entry | ({"skipped": skipped} if skipped else {}))
+        self._move_on(batch, result, replayed)
+        seconds = time.monotonic() - begun
+        self._durations.append(seconds)
+        rate, steps = self.steps_per_minute, self._settings.run.steps
+        self._reporter.progress(
+            Progress(step, steps, loss, lr, norm, seconds, rate, pulls, replayed)
+        )
+        self._watch.verdict(step)
+
+    def _move_on(self, batch: Batch, result: StepResult, replayed: bool) -> None:
+        """Let the curriculum and the watch take the step in, and tell what they have to tell."""
         policy = self._curriculum.policy
         events = self._curriculum.advance(batch, result.losses if result.applied else None)
         if self._curriculum.policy is not policy:  # in a replay from before a pivot
             self._audits.clear()
-            self._reporter.event("policy", step=step, policy=self._curriculum.policy.id)
-        events += self._watch.observe(step, result)
+            self._reporter.event("policy", step=batch.step, policy=self._curriculum.policy.id)
+        events += self._watch.observe(batch.step, result)
         for event in events:
             kind = event.pop("event")
             self._reporter.event(kind, **event, **({"replayed": True} if replayed else {}))
-        self.step = step
-        seconds = time.monotonic() - begun
-        self._durations.append(seconds)
-        self._reporter.progress(
-            Progress(
-                step,
-                self._settings.run.steps,
-                loss,
-                lr,
-                norm,
-                seconds,
-                self.steps_per_minute,
-                pulls,
-                replayed,
-            )
-        )
-        self._watch.verdict(step)
+        self.step = batch.step
 
     def _record(self, entry: dict[str, Any]) -> None:
         """Append to the loss history; what cannot be written now is queued there, and told."""
         try:
-            witness = self._history.record(entry)
+            witness = self._history.record({**entry, "t": round(time.time(), 3)})
         except OSError as error:
             self._reporter.alarm("history", from_os_error(error, "writing .loss.json").message)
             return
@@ -185,12 +177,26 @@ class Trainer:
         if not reasons:
             return True
         self._reporter.phase("checkpointing")
+        self._control.confirm()
+        self._look_after_history()
         if not self._checkpointer.write(self.step, reasons, now, self.steps_per_minute):
             return False
         self._pending = tuple(r for r in self._pending if r not in now)
         self._look_after_sources()
         self._hold_asked = any(request.hold for request in now)
         return True
+
+    def _look_after_history(self) -> None:
+        """Put the loss history back if it was removed or replaced while it is in use."""
+        if not self._history.is_lost:
+            return
+        try:
+            self._history.put_back()
+        except OSError as error:
+            self._reporter.alarm("history", from_os_error(error, "restoring .loss.json").message)
+        else:
+            detail = ".loss.json was removed or replaced while in use; it was put back whole"
+            self._reporter.event("fault", what="history", detail=detail)
 
     def _look_after_sources(self) -> None:
         """Raise the alarm for tokens that were removed or cut while they are in use."""
@@ -217,7 +223,7 @@ class Trainer:
         self._reporter.phase("holding", "a pivot, to stop the run")
         self._reporter.event("holding", step=self.step)
         while not self._control.stopping():
-            if lock.holder(self._run.pivot_lock) is None:
+            if not self._pivot_is_there():
                 self._reporter.event("released", step=self.step, why="no pivot holds its lock")
                 return
             if clock.boot_seconds() - begun > HOLD_LIMIT:
@@ -226,6 +232,13 @@ class Trainer:
                 return
             self._reporter.beat()
             time.sleep(0.05)
+
+    def _pivot_is_there(self) -> bool:
+        """Tell whether somebody holds the pivot's lock."""
+        try:
+            return lock.holder(self._run.pivot_lock) is not None
+        except (OSError, AndreadError):
+            return False
 
     def _audit_if_due(self) -> bool:
         """Audit this boundary if it is due and not done; False if the audit gave way."""

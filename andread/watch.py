@@ -68,12 +68,12 @@ class LossWatch:
             raise DivergedError(
                 f"{self.consecutive} consecutive steps up to {step} had a non-finite loss or "
                 "gradient; none of them was applied",
-                "lower optimizer.lr by a pivot or in a fork from an earlier checkpoint",
+                "lower optimizer.lr by a pivot, or import an earlier checkpoint into a new run",
             )
         if self._settings.halt_on_spike and self._spiked:
             raise DivergedError(
                 f"the loss spiked at step {step} and [faults] halt_on_spike is set",
-                "go on by unsetting it, or lower optimizer.lr by a pivot or in a fork",
+                "go on by unsetting it, or lower optimizer.lr by a pivot",
             )
 
 

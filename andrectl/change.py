@@ -89,7 +89,7 @@ def _put(table: dict[str, Any], key: str, value: Any) -> None:
     if key not in SETTABLE:
         raise ConfigError(
             f"{key} may not change in mid-run{nearest(key, SETTABLE)}",
-            f"a pivot may set {', '.join(SETTABLE)}; anything else takes a fork",
+            f"a pivot may set {', '.join(SETTABLE)}; anything else takes a new run",
         )
     section, _, name = key.partition(".")
     if key in OVERRIDABLE:

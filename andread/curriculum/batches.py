@@ -2,8 +2,8 @@
 
 Each sequence of a batch draws its own source from the mixer's probabilities. A source is read in
 a keyed permutation of its windows, another one each epoch; its position is the count of windows
-used, so seeking costs nothing. `draw` changes nothing: a batch may be drawn ahead and drawn
-again. `advance` moves on, and at a step boundary `record` is all there is to keep.
+used, so seeking costs nothing. `draw` changes nothing: a batch may be drawn again. `advance` moves
+on, and at a step boundary `record` is all there is to keep.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from andread import randomness
-from andread.curriculum.mixing import Arm, Event, Mixer, make_mixer, pick, restore
+from andread.curriculum.mixing import Arm, Event, Mixer, make_mixer, restore
 from andread.curriculum.tokens import SourceTokens
 from andread.randomness import Permutation
 from andread.rundir.errors import DataError
@@ -82,14 +82,13 @@ class Curriculum:
         return self.mixer.policy
 
     def draw(self, step: int) -> Batch:
-        """Return the batch of `step`, the next one or the one after it."""
-        probabilities = self.mixer.probabilities(step)
+        """Return the batch of `step`, the next one. Changes nothing."""
         positions = [self._positions.get(name, 0) for name in self.names]
         batch = self._batch(self.policy)
         windows = np.empty((batch, self._context + 1), dtype=np.int64)
         arms = []
         for slot in range(batch):
-            arm = pick(probabilities, randomness.uniform(self._draws, step, slot))
+            arm = self.mixer.draw(step, slot, self._draws)
             windows[slot] = self._window(arm, positions[arm])
             positions[arm] += 1
             arms.append(arm)

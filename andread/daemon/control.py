@@ -8,13 +8,17 @@ from andread.rundir import requests
 from andread.rundir.clock import ProcessIdentity
 from andread.rundir.errors import from_os_error
 from andread.rundir.layout import RunDirectory
+from andread.rundir.lock import RunLock
 
 
 class DaemonControl:
     """See `duties.Control`."""
 
-    def __init__(self, run: RunDirectory, signals: Signals, reporter: Reporter) -> None:
+    def __init__(
+        self, run: RunDirectory, lock: RunLock, signals: Signals, reporter: Reporter
+    ) -> None:
         self._run = run
+        self._lock = lock
         self._signals = signals
         self._reporter = reporter
         self._own = ProcessIdentity.own()
@@ -23,6 +27,11 @@ class DaemonControl:
     def stopping(self) -> bool:
         """Tell whether the run is to end at the next boundary."""
         return self._signals.stopping()
+
+    def confirm(self) -> None:
+        """Make sure that the run's lock is ours and has its name; raise `BusyError` if not."""
+        if self._lock.confirm():
+            self._reporter.event("fault", what="lock", detail=".lock was removed or replaced")
 
     def orders(self) -> Orders:
         """Return what SIGUSR1 asked for since the last call.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import traceback
 from pathlib import Path
 from typing import NoReturn
 
@@ -30,6 +31,9 @@ def main() -> NoReturn:
         code = _tell(error)
     except OSError as error:
         code = _tell(errors.from_os_error(error, "opening the run"))
+    except Exception as error:
+        traceback.print_exception(error)
+        code = errors.SOFTWARE
     if code == errors.OK:
         notify("READY=1")  # a clean end before training counts as a start that failed otherwise
     sys.stderr.flush()
@@ -46,9 +50,9 @@ def _main(signals: Signals) -> int:
             f"{run.path} is no run directory: it has no run.toml", "andrectl init makes one"
         )
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when torch is imported
-    from andread.daemon.service import serve
+    from andread.daemon.service import Options, serve
 
-    return serve(run, signals, arguments.accept_history, arguments.device)
+    return serve(run, signals, Options(arguments.accept_history, arguments.device))
 
 
 def _arguments() -> argparse.Namespace:

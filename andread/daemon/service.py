@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import traceback
+from dataclasses import dataclass
 from typing import Any, Final
 
 from andread import __version__
@@ -21,7 +22,17 @@ LOCK_WAIT: Final = 30.0
 """Seconds that a daemon waits for the run's lock: a pivot may hold it for a moment."""
 
 
-def serve(run: RunDirectory, signals: Signals, accept_history: bool, device: str) -> int:
+@dataclass(frozen=True)
+class Options:
+    """What an operator says at a start."""
+
+    accept_history: bool = False
+    """Go on although the history is not what the checkpoint vouches for."""
+    device: str = ""
+    """Train on this kind of device from now on: cpu or cuda."""
+
+
+def serve(run: RunDirectory, signals: Signals, options: Options) -> int:
     """Train `run`; return the exit code. Raises `AndreadError` before the lock is held."""
     faulthandler.enable()
     manager = Notifier()
@@ -37,8 +48,8 @@ def serve(run: RunDirectory, signals: Signals, accept_history: bool, device: str
         reporter = DaemonReporter(run, lock, supervisor(), manager)
         reporter.say(f"andread {__version__}, {run.path}: loading")
         signals.on_stop = lambda: _stopping(manager, reporter)
-        why, code, detail = _live(run, signals, accept_history, device, manager, reporter)
-        reporter.phase("stopped")
+        why, code, detail = _live(run, options, lock, signals, manager, reporter)
+        reporter.tell(phase="stopped", exit_code=code, why=why)
         if code != errors.OK:
             manager.status(why)
         reporter.event("stopped", why=why, exit_code=code, **detail)
@@ -47,9 +58,9 @@ def serve(run: RunDirectory, signals: Signals, accept_history: bool, device: str
 
 def _live(
     run: RunDirectory,
+    options: Options,
+    lock: RunLock,
     signals: Signals,
-    accept_history: bool,
-    device: str,
     manager: Notifier,
     reporter: DaemonReporter,
 ) -> tuple[str, int, dict[str, Any]]:
@@ -62,8 +73,7 @@ def _live(
 
         if signals.stopping():
             return "asked to stop while starting", errors.OK, {}
-        options = startup.Options(accept_history, device)
-        trainer = startup.assemble(run, settings, options, signals, reporter)
+        trainer = startup.assemble(run, settings, options, lock, signals, reporter)
         if trainer is None:
             return "asked to stop while starting", errors.OK, {}
         manager.ready()

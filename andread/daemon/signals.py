@@ -21,8 +21,9 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Final
 
+from andread.rundir.errors import INTERRUPTED
+
 _STOPS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-GAVE_UP: Final = 128 + signal.SIGINT
 
 
 class Signals:
@@ -60,7 +61,7 @@ class Signals:
     def _record(self, number: int, frame: FrameType | None) -> None:
         self._seen[number] += 1
         if self._seen[signal.SIGINT] > 1:
-            os._exit(GAVE_UP)  # nothing to clean up: every commit is atomic
+            os._exit(INTERRUPTED)  # nothing to clean up: every commit is atomic
 
     def _wait(self, reader: socket.socket) -> None:
         """Call `on_stop` as soon as a stop has arrived; runs in a thread of its own."""

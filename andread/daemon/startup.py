@@ -1,13 +1,12 @@
 """From a run directory to a trainer that is ready for its next step.
 
-Under the lock, in this order: sweep what a dead writer left, read settings and policies, refuse a
+Under the lock, in this order: sweep what a dead writer left, read policies and tokens, refuse a
 drift from the run's past, build the engine, read the newest valid checkpoint into it, set aside
 what was rejected, take the history up, restore the curriculum, answer what was left unanswered.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from andread.audit import Auditor
@@ -17,6 +16,7 @@ from andread.curriculum.tokenizer import Tokenizer
 from andread.curriculum.tokens import open_source
 from andread.daemon.control import DaemonControl
 from andread.daemon.report import DaemonReporter
+from andread.daemon.service import Options
 from andread.daemon.signals import Signals
 from andread.engine import environment
 from andread.engine.flat import FlatEngine
@@ -36,6 +36,7 @@ from andread.rundir.drift import refuse_drift
 from andread.rundir.errors import DataError, MissingError, from_os_error
 from andread.rundir.history import LossHistory
 from andread.rundir.layout import REJECTED_SUFFIX, RunDirectory
+from andread.rundir.lock import RunLock
 from andread.rundir.overrides import settings_under
 from andread.rundir.policy import Policy, policy_at, read_policies, write_policies
 from andread.rundir.recovery import Recovered
@@ -44,20 +45,11 @@ from andread.trainer import Trainer
 from andread.watch import LossWatch
 
 
-@dataclass(frozen=True)
-class Options:
-    """What an operator says at a start."""
-
-    accept_history: bool = False
-    """Go on although the history is not what the checkpoint vouches for."""
-    device: str = ""
-    """Train on this kind of device from now on: cpu or cuda."""
-
-
 def assemble(
     run: RunDirectory,
     settings: Settings,
     options: Options,
+    lock: RunLock,
     signals: Signals,
     reporter: DaemonReporter,
 ) -> Trainer | None:
@@ -114,16 +106,14 @@ def assemble(
         Auditor(engine, sources, tokenizer, settings, signals.stopping, reporter.beat),
         watch,
         _audits(run, curriculum.policy.id, reporter),
-        DaemonControl(run, signals, reporter),
+        DaemonControl(run, lock, signals, reporter),
         reporter,
         same_environment,
     )
     if signals.stopping():
         return None
-    if step < settings.run.steps:
-        engine.evaluate(
-            curriculum.draw(step + 1).windows[:1]
-        )  # proves data and model, before READY
+    if step < settings.run.steps:  # proves data and model, before READY
+        engine.evaluate(curriculum.draw(step + 1).windows[:1])
     if last is not None:  # sources or policy may be others than when it was last written
         checkpointer.view(step)
     reporter.tell(step=step, steps=settings.run.steps, device=str(device))

@@ -24,7 +24,7 @@ from typing import Final
 
 from andread.rundir import files
 from andread.rundir.errors import DataError
-from andread.rundir.settings import MAX_PARAMETERS
+from andread.rundir.settings import MAX_PARAMETERS, MAX_STEP
 
 HEADER: Final = struct.Struct("<ii")
 REGIONS: Final = ("weights", "m", "v")
@@ -49,7 +49,7 @@ def file_size(n_params: int) -> int:
 
 def pack_header(step: int, n_params: int) -> bytes:
     """Return the header's eight bytes; `n_params` must fit an int32."""
-    assert 0 <= step <= MAX_PARAMETERS and 0 < n_params <= MAX_PARAMETERS
+    assert 0 <= step <= MAX_STEP and 0 < n_params <= MAX_PARAMETERS
     return HEADER.pack(step, n_params)
 
 

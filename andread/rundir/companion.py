@@ -1,15 +1,18 @@
 """`step_NNNNNN.json`: what a checkpoint needs beside it to be resumed from.
 
 Written before its .bin gets its final name, so a .bin under that name has all it needs. Beside
-the .bin it is the only source of truth for a resume.
+the .bin it is the only source of truth for a resume, so it carries a checksum of its own content.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
+
+import orjson
 
 from andread.rundir import files
 from andread.rundir.errors import AndreadError, DataError
@@ -77,6 +80,8 @@ def read(path: Path) -> Companion:
         raise DataError(f"{path} is not a companion", "it is damaged")
     try:
         read_table(_Version, {"format": value.get("format", FORMAT)}, path.name)
+        if value.pop("checksum", None) != _checksum(value):
+            raise DataError(f"{path.name} is not as it was written: its checksum differs")
         return read_table(Companion, value, path.name)
     except AndreadError as error:
         raise DataError(error.message, error.hint) from None
@@ -84,4 +89,14 @@ def read(path: Path) -> Companion:
 
 def write(path: Path, companion: Companion) -> None:
     """Write a companion, atomically and durably."""
-    files.replace_json(path, dataclasses.asdict(companion))
+    files.replace_json(path, sealed(dataclasses.asdict(companion)))
+
+
+def sealed(content: dict[str, Any]) -> dict[str, Any]:
+    """Return `content` with the checksum that `read` demands."""
+    return {**content, "checksum": _checksum(content)}
+
+
+def _checksum(content: dict[str, Any]) -> str:
+    """Return the SHA-256 of `content` as compact JSON with sorted keys."""
+    return hashlib.sha256(orjson.dumps(content, option=orjson.OPT_SORT_KEYS)).hexdigest()

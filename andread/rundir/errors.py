@@ -9,6 +9,8 @@ from __future__ import annotations
 import errno
 from typing import ClassVar, Final
 
+from andread.rundir.layout import TEMPORARY_INFIX
+
 OK: Final = 0
 STOPPED: Final = 3
 UNKNOWN: Final = 4
@@ -24,6 +26,7 @@ PERMISSION: Final = 77
 CONFIG: Final = 78
 DIVERGED: Final = 80
 LAST_WRITE_FAILED: Final = 81
+INTERRUPTED: Final = 130
 
 EXIT_CODES: Final[dict[int, str]] = {
     OK: "success; `andrectl status`: the run is running",
@@ -41,6 +44,7 @@ EXIT_CODES: Final[dict[int, str]] = {
     CONFIG: "run.toml or policy.json is wrong, or contradicts the run's past",
     DIVERGED: "training diverged; the run halted on its last good checkpoint",
     LAST_WRITE_FAILED: "stopped as asked, but the last checkpoint could not be written",
+    INTERRUPTED: "interrupted; a daemon: by a second Ctrl-C, at once",
 }
 
 
@@ -121,12 +125,15 @@ class LastWriteError(AndreadError):
 def from_os_error(error: OSError, doing: str) -> AndreadError:
     """Turn an `OSError` met while `doing` something into the error that tells a user what to do."""
     reason = error.strerror or str(error)
-    name = f" ({error.filename})" if error.filename else ""
+    path = str(error.filename or "").split(TEMPORARY_INFIX)[0]  # its random end tells nobody
+    name = f" ({path})" if path else ""
     message = f"{doing}: {reason}{name}"
     if error.errno in (errno.EACCES, errno.EPERM):
         return AccessError(message, "check who owns the path and who runs this command")
     if error.errno in (errno.ENOENT, errno.ENOTDIR):
         return MissingError(message, "check the path")
+    if error.errno in (errno.EEXIST, errno.EISDIR, errno.ENOTEMPTY):
+        return ExistsError(message, "something else stands under that name: move it away")
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return StorageError(message, "free some space on that file system and try again")
     if error.errno == errno.EROFS:

@@ -59,8 +59,14 @@ def _events(descriptor: int, offset: int) -> Iterator[dict[str, Any]]:
                 event = orjson.loads(line)
             except orjson.JSONDecodeError:
                 continue
-            if isinstance(event, dict) and "event" in event:
+            if isinstance(event, dict) and _is_whole(event):
                 yield event
+
+
+def _is_whole(event: dict[str, Any]) -> bool:
+    """Tell whether `event` has what every event has."""
+    clocks = (event.get("t"), event.get("up"))
+    return isinstance(event.get("event"), str) and all(isinstance(c, (int, float)) for c in clocks)
 
 
 def age(event: dict[str, Any]) -> float:

@@ -59,6 +59,14 @@ def read_into(descriptor: int, target: memoryview, offset: int) -> int:
     return done
 
 
+def is_named(descriptor: int, path: Path) -> bool:
+    """Tell whether `path` still names the file that is open as `descriptor`."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.lstat())
+    except FileNotFoundError:
+        return False
+
+
 def sync_directory(path: Path) -> None:
     """Make the names in the directory `path` durable."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

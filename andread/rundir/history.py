@@ -27,7 +27,7 @@ from typing import Any, BinaryIO, Final
 import orjson
 
 from andread.rundir import files
-from andread.rundir.files import FILE_MODE
+from andread.rundir.layout import REJECTED_SUFFIX
 
 OPENING: Final = b"[\n"
 SEPARATOR: Final = b",\n"
@@ -109,7 +109,7 @@ class LossHistory:
     @classmethod
     def _writing(cls, path: Path, step: int, digest: hashlib._Hash, length: int) -> LossHistory:
         history = cls(path, step, digest, length)
-        history._descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
+        history._descriptor = _open_to_write(path)
         return history
 
     @property
@@ -160,6 +160,31 @@ class LossHistory:
         self._unsynced_from += sum(map(len, self._unsynced))
         self._unsynced.clear()
 
+    @property
+    def is_lost(self) -> bool:
+        """Tell whether the file was removed or replaced while it is in use."""
+        return not files.is_named(self._descriptor, self.path)
+
+    def put_back(self) -> None:
+        """Put the whole history under its name again, from the file still open; durable.
+
+        What stands under the name now is set aside. Raises `OSError` if that fails.
+        """
+        if self.path.exists() or self.path.is_symlink():
+            files.rename(self.path, self.path.with_name(self.path.name + REJECTED_SUFFIX))
+        end = self._unsynced_from + sum(map(len, self._unsynced))
+        with files.Staged(self.path, end + len(CLOSING)) as staged:
+            for start in range(0, self._unsynced_from, files.CHUNK):
+                length = min(files.CHUNK, self._unsynced_from - start)
+                staged.write(os.pread(self._descriptor, length, start))
+            staged.write(b"".join(self._unsynced) + CLOSING)
+            staged.commit()
+        os.close(self._descriptor)
+        self._descriptor = _open_to_write(self.path)
+        self._unsynced.clear()
+        self._unsynced_from = end
+        self._fault = False
+
     def close(self) -> None:
         """Close the file; what is not synced is left to the operating system."""
         if self._descriptor >= 0:
@@ -182,6 +207,10 @@ class LossHistory:
         except OSError:
             self._fault = True
             raise
+
+
+def _open_to_write(path: Path) -> int:
+    return files.open_regular(path, os.O_RDWR)
 
 
 def _entry(body: bytes) -> dict[str, Any] | None:

@@ -68,6 +68,18 @@ class RunLock:
                 )
             time.sleep(0.05)
 
+    def confirm(self) -> bool:
+        """Make sure that the lock's file still has its name; tell whether that had to be mended.
+
+        A removed or replaced `.lock` would let a second owner in. Raises `BusyError` if it has.
+        """
+        if files.is_named(self._descriptor, self.path):
+            return False
+        again = RunLock.acquire(self.path)
+        os.close(self._descriptor)
+        self._descriptor = again._descriptor
+        return True
+
     def describe(self, content: dict[str, Any]) -> None:
         """Rewrite the lock's content; information only, so a failed write is no failure."""
         data = orjson.dumps(content)

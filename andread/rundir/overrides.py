@@ -2,7 +2,7 @@
 
 Step k runs under run.toml overlaid with the overrides of the policy that k runs under, in replay
 too. The list is closed. What is not in it (the model, the seed, the betas that m and v are
-averages under) would make another run of this one: that takes a fork.
+averages under) would make another run of this one: that takes a new run.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def settings_under(settings: Settings, policy: Policy) -> Settings:
         if key not in OVERRIDABLE:
             raise ConfigError(
                 f"{key} may not change in mid-run{nearest(key, OVERRIDABLE)}",
-                f"a pivot may set {', '.join(OVERRIDABLE)}; anything else takes a fork",
+                f"a pivot may set {', '.join(OVERRIDABLE)}; anything else takes a new run",
             )
     given = {key.removeprefix("optimizer."): value for key, value in policy.overrides.items()}
     table = dataclasses.asdict(settings.optimizer) | given

@@ -210,7 +210,10 @@ def write_policies(path: Path, policies: Sequence[Policy]) -> None:
     _check_order(path, policies)
     tables = [{"id": policy.id, **policy.content()} for policy in policies]
     if len(orjson.dumps(tables, option=orjson.OPT_INDENT_2)) >= LIMIT:
-        raise DataError(f"{path} would pass {LIMIT:,} bytes", "fork the run to start a new list")
+        raise DataError(
+            f"{path} would pass {LIMIT:,} bytes",
+            "import its checkpoint into a new run to start a new list",
+        )
     files.replace_json(path, tables)
 
 

@@ -50,6 +50,10 @@ class Presence:
     """What it waits for, in words."""
     alarm: str = ""
     """What is wrong for now: a disk that is full, a history that cannot be written."""
+    exit_code: int | None = None
+    """With phase `stopped`: the code that it exits with."""
+    why: str = ""
+    """With phase `stopped`: why it ended."""
     up: float = 0.0
     """Seconds since boot at which this was written."""
     supervisor: dict[str, Any] = field(default_factory=dict)

@@ -35,6 +35,9 @@ MAX_PARAMETERS: Final = 2**31 - 1
 
 _MAX_BYTES: Final = 4 << 20
 
+MAX_STEP: Final = 2**31 - 1
+"""The header's int32 step bounds a run at this many steps."""
+
 SOURCE_FORMATS: Final = ("text", "jsonl", "parquet", "tokens")
 
 
@@ -42,7 +45,7 @@ SOURCE_FORMATS: Final = ("text", "jsonl", "parquet", "tokens")
 class RunSettings:
     """`[run]`: how long, how often, how much is kept."""
 
-    steps: int = setting(check=POSITIVE)
+    steps: int = setting(check=(lambda v: 0 < v <= MAX_STEP, f"from 1 to {MAX_STEP:,}"))
     """Where training ends. Operational: raise it and start again to go on."""
     seed: int = setting(1, check=NOT_NEGATIVE)
     """All randomness is a function of this seed and the step."""

@@ -123,6 +123,8 @@ def _converted(value: Any, hint: Any, where: str) -> Any:
         return value
     if type(value) is not hint:
         raise _wrong(value, _NAMES.get(hint, hint.__name__), where)
+    if hint is int and not -(2**63) <= value < 2**63:
+        raise _wrong(value, "a whole number of 64 bits", where)
     if hint is float and not math.isfinite(value):
         raise _wrong(value, "a finite number", where)
     return value

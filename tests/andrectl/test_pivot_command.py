@@ -357,6 +357,17 @@ def test_a_policy_json_that_changed_meanwhile_is_not_overwritten(andrectl, still
     assert read_policies(still.policy)[-1] == other and not still.pivot.exists()
 
 
+def test_a_daemon_that_is_stopped_while_it_starts_leaves_the_proof_open(
+    andrectl, still, monkeypatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(supervisor, "start", lambda run, options: {"event": "stopped"})
+        result = andrectl("--run", still.path, "pivot", "--caps", "code=0.3")
+    assert result.exit_code == 3 and "ended before it trained" in result.stderr
+    assert still.pivot.exists() and len(read_policies(still.policy)) == 2
+    assert andrectl("--run", still.path, "pivot", "--resume").exit_code == 0
+
+
 def test_without_a_first_step_the_pivot_stays_pending(andrectl, still, monkeypatch) -> None:
     def dies(run: RunDirectory, options: object) -> dict[str, Any]:
         samples.write(run.samples, "new", [])  # it has come as far as to reset them

@@ -79,7 +79,8 @@ def train(sources: list[SourceTokens], settings: Settings, policy: Policy) -> di
     """Train one run; return the validation losses, and each source's share of the pulls."""
     engine = FlatEngine(settings, torch.device("cpu"), 1)
     seed, context = settings.run.seed, settings.model.context
-    curriculum = Curriculum(sources, [policy], seed, settings.optimizer.batch, context)
+    batch_size = settings.optimizer.batch
+    curriculum = Curriculum(sources, [policy], seed, lambda _: batch_size, context)
     pulls: Counter[str] = Counter()
     begun = time.monotonic()
     for step in range(1, settings.run.steps + 1):

@@ -299,8 +299,7 @@ def test_a_full_disk_costs_no_step_and_heals(prepared: RunDirectory, tmp_path: P
             step = last_step(run)
             daemon.until(lambda: "checkpoint: No space left" in find_alarm(run))
             os.truncate(ballast, 0)
-            event = daemon.until_event("healed", what="checkpoint")
-            assert event["t"] > 0
+            daemon.until_event("healed", what="checkpoint")
             daemon.until_step(step + 5)
             daemon.send(signal.SIGTERM)
             assert daemon.wait() in (0, errors.LAST_WRITE_FAILED)

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -46,7 +47,8 @@ def test_golden_text_loads(tmp_path: Path) -> None:
     path = tmp_path / "step_000000.json"
     path.write_text(
         '{"step": 0, "n_params": 3, "sha256": "' + "0" * 64 + '", "history_length": 2,'
-        '"history_sha256": "' + "1" * 64 + '", "policy": "p", "reasons": ["start"], "t": 1}'
+        '"history_sha256": "' + "1" * 64 + '", "policy": "p", "reasons": ["start"], "t": 1,'
+        '"checksum": "5757d4d448b9fb0739b7d63945fdccd181e671485398b89808eed816c3246274"}'
     )
     found = companion.read(path)
     assert (found.step, found.n_params, found.t, found.format) == (0, 3, 1.0, companion.FORMAT)
@@ -55,7 +57,12 @@ def test_golden_text_loads(tmp_path: Path) -> None:
 
 def changed(**changes: Any) -> bytes:
     table = dataclasses.asdict(WHOLE) | changes
-    return json.dumps({key: value for key, value in table.items() if value != "absent"}).encode()
+    return seal({key: value for key, value in table.items() if value != "absent"})
+
+
+def seal(table: dict[str, Any]) -> bytes:
+    """Return the bytes of a companion with this content, its checksum right."""
+    return orjson.dumps(companion.sealed(orjson.loads(json.dumps(table))))
 
 
 @pytest.mark.parametrize(
@@ -68,7 +75,10 @@ def changed(**changes: Any) -> bytes:
         (b'{"curriculum":' * 50_000, "not valid JSON"),
         (b"[]", "not a companion"),
         (b"null", "not a companion"),
-        (b"{}", '"step" is missing'),
+        (b"{}", "checksum"),
+        (json.dumps(dataclasses.asdict(WHOLE)).encode(), "checksum"),
+        (changed().replace(b'"threads":2', b'"threads":3'), "checksum"),
+        (changed(step="absent"), '"step" is missing'),
         (changed(sha256="absent"), '"sha256" is missing'),
         (changed(step=-1), "must be 0 or more"),
         (changed(step="1"), "expected a whole number"),
@@ -114,7 +124,7 @@ def test_any_value_under_any_key_is_taken_or_refused(
     tmp_path_factory: pytest.TempPathFactory, key: str, value: Any
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "companion.json"
-    path.write_bytes(json.dumps(dataclasses.asdict(WHOLE) | {key: value}).encode())
+    path.write_bytes(seal(dataclasses.asdict(WHOLE) | {key: value}))
     try:
         found = companion.read(path)
     except DataError:

@@ -7,6 +7,7 @@ import os
 import struct
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,10 +56,16 @@ def test_a_run_that_has_not_begun(tmp_path: Path) -> None:
     assert newest_valid(run, N_PARAMS, verified_reader) is None
 
 
+def altered(table: dict[str, Any], change: dict[str, Any]) -> bytes:
+    """Return a companion that says something else, its checksum right."""
+    return json.dumps(companion.sealed(table | change)).encode()
+
+
 def damage(run: RunDirectory, step: int, how: str) -> str:
     """Damage the checkpoint of `step`; return what must be said about it."""
     path, beside = run.checkpoint(step), run.companion(step)
     data, table = image(step), json.loads(beside.read_bytes())
+    table.pop("checksum")
     head = struct.Struct("<ii")
     binaries: dict[str, tuple[bytes, str]] = {
         "empty": (b"", "cut off in its header (0 bytes)"),
@@ -78,10 +85,10 @@ def damage(run: RunDirectory, step: int, how: str) -> str:
         "torn companion": (beside.read_bytes()[:-9], "damaged companion"),
         "deep companion": (b'{"a":' * 99_999, "damaged companion"),
         "companion of zeros": (bytes(600), "damaged companion"),
-        "companion's step": (json.dumps(table | {"step": 3}).encode(), "companion is of step 3"),
-        "companion's model": (json.dumps(table | {"n_params": 6}).encode(), "and 6 parameters"),
-        "companion's hash": (json.dumps(table | {"sha256": "0" * 64}).encode(), "says 000000"),
-        "history": (json.dumps(table | {"history_length": 10**6}).encode(), "shorter than"),
+        "companion's step": (altered(table, {"step": 3}), "companion is of step 3"),
+        "companion's model": (altered(table, {"n_params": 6}), "and 6 parameters"),
+        "companion's hash": (altered(table, {"sha256": "0" * 64}), "says 000000"),
+        "history": (altered(table, {"history_length": 10**6}), "shorter than"),
     }
     if how in binaries:
         content, message = binaries[how]
