@@ -24,6 +24,8 @@ def start(run: RunDirectory, unit: Unit, options: Sequence[str]) -> dict[str, An
             f"once: as the run's owner andrectl start --foreground {' '.join(options)}; then start "
             "it as ever",
         )
+    if unit.mortal():
+        render.note(f"{unit.name} ends with your last session: loginctl enable-linger prevents it")
     events_from = loose.file_size(run.events)
     unit.begin("reset-failed", unit.name).communicate()  # earlier failures shall not count
     process = unit.begin("start", unit.name)

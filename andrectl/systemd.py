@@ -8,6 +8,7 @@ andread.service) where such a unit is installed, else to the unit that it last r
 from __future__ import annotations
 
 import os
+import pwd
 import re
 import subprocess
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from andread.rundir.layout import RunDirectory
 from andrectl import loose, ownership, selection
 
 _RUNNING: Final = Path("/run/systemd/system")
+_LINGERING: Final = Path("/var/lib/systemd/linger")
 _SHOWN: Final = (
     *("LoadState", "ActiveState", "SubState", "Result", "NRestarts", "WatchdogUSec"),
     *("UnitFileState", "StatusText", "ExecMainStatus"),
@@ -86,6 +88,12 @@ class Unit:
     def installed(self) -> bool:
         """Tell whether there is a file of this unit."""
         return self.show().get("LoadState") == "loaded"
+
+    def mortal(self) -> bool:
+        """Tell whether the manager, and the unit with it, ends when its user logs out."""
+        if self.manager != "user":
+            return False
+        return not (_LINGERING / pwd.getpwuid(os.geteuid()).pw_name).exists()
 
     def table(self) -> dict[str, Any]:
         """Return what `status` tells of the unit."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,16 @@ def test_without_systemd_no_run_belongs_to_it(
     run = run_at(state / "web")
     monkeypatch.setattr(systemd, "_RUNNING", tmp_path / "not")
     assert unit_of(run) is None
+
+
+def test_a_user_s_unit_ends_with_the_session_unless_lingering(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(systemd, "_LINGERING", tmp_path)
+    assert Unit("andread.service", "user").mortal()
+    (tmp_path / pwd.getpwuid(os.geteuid()).pw_name).touch()
+    assert not Unit("andread.service", "user").mortal()
+    assert not Unit("andread.service", "system").mortal()
 
 
 def test_what_systemctl_refuses_is_told_with_a_way_out(state: Path) -> None:

@@ -33,8 +33,8 @@ _NAMESPACES = ("pid", "mount", "cgroup", "uts", "ipc", "net")
 _BOOT = r"""
 set -e
 echo $$ > "$CGROUP/cgroup.procs"
-exec unshare --pid --mount --cgroup --uts --ipc --net --fork --kill-child \
-  --propagation private sh -e -c '
+exec setpriv --pdeathsig KILL unshare --pid --mount --cgroup --uts --ipc --net \
+  --fork --kill-child --propagation private sh -e -c '
     mount -t overlay machine -o "lowerdir=/,upperdir=$DISK/upper,workdir=$DISK/work" "$DISK/root"
     cd "$DISK/root"
     for pair in $BINDS; do
@@ -75,7 +75,7 @@ def why_not() -> str:
         return "it needs root"
     if not SYSTEMD.exists():
         return f"there is no {SYSTEMD}"
-    for tool in ("unshare", "nsenter", "systemctl", "systemd-sysusers"):
+    for tool in ("unshare", "nsenter", "setpriv", "systemctl", "systemd-sysusers"):
         if shutil.which(tool) is None:
             return f"there is no {tool}"
     if _unified() is None:

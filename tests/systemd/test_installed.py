@@ -59,6 +59,7 @@ def test_a_user_without_root_has_units_too(machine: Machine, template: RunDirect
     try:
         done = machine.run(*andrectl, "start", user="ada")
         assert done.returncode == 0, done.stderr
+        assert "enable-linger" not in done.stderr
         view = orjson.loads(machine.do(*andrectl, "status", "--json", user="ada"))
         assert view["service"]["unit"] == "andread@mine.service"
         assert (view["service"]["manager"], view["service"]["active"]) == ("user", "active")
