@@ -212,9 +212,9 @@ def test_refused_before_anything_is_touched(andrectl, still, arguments, code, to
 
 
 def test_a_run_toml_that_has_drifted_is_refused(andrectl, still) -> None:
-    path = still.companion(20)
-    told = json.loads(path.read_bytes()) | {"trajectory": {"run.seed": 99}}
-    files.replace_json(path, told)
+    told = companion.read(still.companion(20))
+    drifted = dataclasses.replace(told, trajectory={"run.seed": 99})
+    companion.write(still.companion(20), drifted)
     before = contents(still)
     result = andrectl("--run", still.path, "pivot", "--caps", "code=0.3")
     assert result.exit_code == 78 and "run.seed: 99 became 1" in result.stderr
