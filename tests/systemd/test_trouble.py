@@ -85,7 +85,8 @@ def test_a_stop_while_it_loads_or_audits_is_obeyed_soon(service: Service) -> Non
     service.systemctl("stop")
     assert service.states() == ("inactive", "dead", "success")
     assert service.run.checkpoint_steps() == []
-    service.edit("validation_windows = 4", "validation_windows = 100000")
+    prompts = ["The"] * 20_000  # an audit of a minute
+    service.edit("validation_windows = 4", f"validation_windows = 4\nprompts = {prompts}")
     service.systemctl("start")
     service.until(lambda: presence.read(service.run.lock).phase == "auditing")
     service.systemctl("stop")
