@@ -81,11 +81,12 @@ def test_a_stop_in_one_long_call_gets_the_time_it_needs(sleeper: Service) -> Non
 
 def test_a_stop_while_it_loads_or_audits_is_obeyed_soon(service: Service) -> None:
     service.systemctl("start", "--no-block")
-    service.until(lambda: presence.read(service.run.lock).phase == "loading")
+    service.until(lambda: presence.read(service.run.lock).phase == "starting")  # torch comes next
     service.systemctl("stop")
     assert service.states() == ("inactive", "dead", "success")
     assert service.run.checkpoint_steps() == []
-    service.edit("validation_windows = 4", "validation_windows = 100000")
+    prompts = ["The"] * 20_000  # an audit of a minute
+    service.edit("validation_windows = 4", f"validation_windows = 4\nprompts = {prompts}")
     service.systemctl("start")
     service.until(lambda: presence.read(service.run.lock).phase == "auditing")
     service.systemctl("stop")
