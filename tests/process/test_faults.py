@@ -217,19 +217,19 @@ def test_a_changed_history_is_refused_until_it_is_accepted(done: RunDirectory) -
 
 def test_a_tampered_loss_is_found_by_the_replay(run: RunDirectory, finished: RunDirectory) -> None:
     with running(run) as daemon:
-        daemon.until_step(17)
+        daemon.until_step(11)
         daemon.kill()
-    known = entries(finished)[15]["loss"]
+    known = entries(finished)[10]["loss"]
     text = run.history.read_text()
-    assert f'"step":16,"loss":{known}' in text
-    run.history.write_text(text.replace(f'"step":16,"loss":{known}', '"step":16,"loss":1.25'))
+    assert f'"step":11,"loss":{known}' in text
+    run.history.write_text(text.replace(f'"step":11,"loss":{known}', '"step":11,"loss":1.25'))
     train(run)
     verdict = find(run, "replay")
     assert verdict is not None
-    assert (verdict["verdict"], verdict["first"], verdict["steps"]) == ("differs", 16, 1)
+    assert (verdict["verdict"], verdict["first"], verdict["steps"]) == ("differs", 11, 1)
     assert verdict["largest"] == abs(known - 1.25)
     assert find(run, "fault", what="replay") is not None
-    assert entries(run)[15]["loss"] == 1.25  # the record is never rewritten
+    assert entries(run)[10]["loss"] == 1.25  # the record is never rewritten
 
 
 @pytest.mark.parametrize("torn", [b"", b"\0" * 500, b'{"step":', b'{"step":99}\n', b"\xff\xfe"])
@@ -237,10 +237,10 @@ def test_a_torn_end_of_the_history_is_cut_and_recomputed(
     run: RunDirectory, finished: RunDirectory, torn: bytes
 ) -> None:
     with running(run) as daemon:
-        daemon.until_step(17)
+        daemon.until_step(13)
         daemon.kill()
     data = run.history.read_bytes()
-    place = data.index(b'{"step":15,')
+    place = data.index(b'{"step":13,')
     run.history.write_bytes(data[:place] + torn)
     train(run)
     assert find(run, "replay", verdict="exact") is not None
