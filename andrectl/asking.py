@@ -65,7 +65,7 @@ def acknowledged(
     offset = loose.file_size(run.events)
     found: list[supervisor.Event] = []
     with _placed(run, request):
-        there = supervisor.signal_daemon(run, request.pid, signal.SIGUSR1)
+        there = lock.signal_if_holder(run.lock, request.pid, signal.SIGUSR1)
 
         def answered() -> bool:
             gone = not there or lock.holder(run.lock) != request.pid  # before the last reading

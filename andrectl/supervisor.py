@@ -25,7 +25,6 @@ from andread.rundir.errors import (
     TEMPORARY,
     AndreadError,
     BusyError,
-    from_os_error,
 )
 from andread.rundir.layout import RunDirectory
 from andread.rundir.presence import Presence
@@ -84,25 +83,6 @@ def daemon(run: RunDirectory, timeout: float | None = None) -> Presence | None:
             )
         time.sleep(POLL)
     return None
-
-
-def signal_daemon(run: RunDirectory, pid: int, number: signal.Signals) -> bool:
-    """Send signal `number` to the daemon `pid`; tell whether it still held the run."""
-    try:
-        descriptor = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return False
-    try:
-        if lock.holder(run.lock) != pid:
-            return False
-        signal.pidfd_send_signal(descriptor, number)
-    except ProcessLookupError:
-        return False
-    except PermissionError as error:
-        raise from_os_error(error, f"signalling process {pid}") from error
-    finally:
-        os.close(descriptor)
-    return True
 
 
 @contextlib.contextmanager
@@ -241,7 +221,7 @@ def stop(run: RunDirectory, timeout: float | None) -> Stopped | None:
             break
         told = daemon(run, timeout)
         pid = told.pid if told else None
-        if pid is None or signal_daemon(run, pid, signal.SIGTERM):
+        if pid is None or lock.signal_if_holder(run.lock, pid, signal.SIGTERM):
             break
     if pid is None:
         return None

@@ -136,8 +136,8 @@ def describe(path: Path) -> dict[str, Any]:
 def signal_holder(path: Path, number: signal.Signals) -> int | None:
     """Send signal `number` to the holder of the lock; return its pid, None if nobody holds it.
 
-    A recycled pid is never signalled: the pid is read, pinned by a pidfd, and read again. Raises
-    `AccessError` if we may not signal the holder, `BusyError` if it cannot be seen from here.
+    Raises `AccessError` if we may not signal the holder, `BusyError` if it cannot be seen from
+    here.
     """
     while (pid := holder(path)) is not None:
         if pid < 1:
@@ -145,18 +145,29 @@ def signal_holder(path: Path, number: signal.Signals) -> int | None:
                 f"{path.parent} is in use by a process that cannot be seen from here",
                 "run this on the host, or in the container, that the run is in",
             )
-        try:
-            descriptor = os.pidfd_open(pid)
-        except ProcessLookupError:
-            continue
-        try:
-            if holder(path) == pid:
-                signal.pidfd_send_signal(descriptor, number)
-                return pid
-        except ProcessLookupError:
-            continue
-        except PermissionError as error:
-            raise from_os_error(error, f"signalling process {pid}") from error
-        finally:
-            os.close(descriptor)
+        if signal_if_holder(path, pid, number):
+            return pid
     return None
+
+
+def signal_if_holder(path: Path, pid: int, number: signal.Signals) -> bool:
+    """Send signal `number` to the process `pid` if it holds the lock; tell whether it did.
+
+    The pid is pinned by a pidfd before the lock is read, so that a recycled one is never
+    signalled. Raises `AccessError` if we may not signal the holder.
+    """
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return False
+    try:
+        if holder(path) != pid:
+            return False
+        signal.pidfd_send_signal(descriptor, number)
+    except ProcessLookupError:
+        return False
+    except PermissionError as error:
+        raise from_os_error(error, f"signalling process {pid}") from error
+    finally:
+        os.close(descriptor)
+    return True
