@@ -15,14 +15,13 @@ wrong with one has its own message in `InvalidCheckpoint`.
 from __future__ import annotations
 
 import hashlib
-import os
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from andread.rundir import files
+from andread.rundir import disk, files
 from andread.rundir.errors import DataError
 from andread.rundir.settings import MAX_PARAMETERS, MAX_STEP
 
@@ -55,8 +54,8 @@ def pack_header(step: int, n_params: int) -> bytes:
 
 def read_header(descriptor: int, path: Path) -> Header:
     """Read and check the header against the file's size; raise `InvalidCheckpoint`."""
-    size = os.fstat(descriptor).st_size
-    head = os.pread(descriptor, HEADER.size, 0)
+    size = disk.fstat(descriptor).st_size
+    head = disk.pread(descriptor, HEADER.size, 0)
     if len(head) < HEADER.size:
         raise InvalidCheckpoint(f"{path.name} is cut off in its header ({size} bytes)")
     step, n_params = HEADER.unpack(head)
@@ -120,8 +119,7 @@ def hashes(path: Path) -> dict[str, str]:
         header = read_header(descriptor, path)
         whole = hashlib.sha256(HEADER.pack(header.step, header.n_params))
         found = {}
-        with os.fdopen(os.dup(descriptor), "rb") as stream:
-            stream.seek(HEADER.size)
+        with files.stream(descriptor, HEADER.size) as stream:
             for name in REGIONS:
                 region = hashlib.sha256()
                 for chunk in files.chunks(stream, 4 * header.n_params):

@@ -61,16 +61,14 @@ def _chunks(image: Iterable[memoryview | bytes]) -> Iterable[memoryview]:
 
 def pinned(run: RunDirectory) -> set[int]:
     """Return the steps whose checkpoints are pinned."""
-    if not run.pins.is_dir():
-        return set()
-    steps = (step_of(entry.name) for entry in run.pins.iterdir())
+    steps = map(step_of, files.names(run.pins))
     return {step for step in steps if step is not None}
 
 
 def pin(run: RunDirectory, step: int) -> None:
     """Keep the checkpoint of `step` from retention."""
     files.make_directory(run.pins)
-    if not run.pin(step).exists():
+    if not files.exists(run.pin(step)):
         files.replace(run.pin(step), b"")
 
 
@@ -120,11 +118,13 @@ def sweep(run: RunDirectory) -> list[str]:
     """
     swept = files.sweep(run.path)
     for directory in (run.requests, run.pins):
-        if directory.is_dir():
+        if files.is_directory(directory):
             swept += files.sweep(directory)
-    for path in sorted(run.path.glob("step_*.json")):
-        ours = step_of(path.stem) is not None and (path.is_symlink() or not path.is_dir())
-        if ours and not path.with_suffix(".bin").exists():
+    for name in files.names(run.path):
+        path = run.path / name
+        ours = path.suffix == ".json" and step_of(path.stem) is not None
+        ours = ours and not files.is_directory(path, follow=False)
+        if ours and not files.exists(path.with_suffix(".bin")):
             files.remove(path)
-            swept.append(path.name)
+            swept.append(name)
     return swept

@@ -26,7 +26,7 @@ from typing import Any, BinaryIO, Final
 
 import orjson
 
-from andread.rundir import files
+from andread.rundir import disk, files
 from andread.rundir.layout import REJECTED_SUFFIX
 
 OPENING: Final = b"[\n"
@@ -84,14 +84,14 @@ class LossHistory:
         Whole entries with consecutive steps behind that become witnesses of the replay; the
         rest, torn by a crash, is cut off. Returns the history and the number of bytes cut.
         """
-        with files.opened(path) as descriptor, os.fdopen(os.dup(descriptor), "rb") as stream:
+        with files.opened(path) as descriptor, files.stream(descriptor) as stream:
             digest = hashlib.sha256()
             for chunk in files.chunks(stream, length):
                 digest.update(chunk)
             recorded = deque(_entries_after(stream, length, step))
             end = length + sum(len(data) for data, _ in recorded)
-            size = os.fstat(descriptor).st_size
-            clean = size == end + len(CLOSING) and os.pread(descriptor, 3, end) == CLOSING
+            size = disk.fstat(descriptor).st_size
+            clean = size == end + len(CLOSING) and disk.pread(descriptor, 3, end) == CLOSING
         history = cls._writing(path, step, digest, length)
         history._recorded = recorded
         history._unsynced = [data for data, _ in recorded]
@@ -99,8 +99,8 @@ class LossHistory:
         if not clean:
             try:
                 files.write_all(history._descriptor, CLOSING, end)
-                os.ftruncate(history._descriptor, end + len(CLOSING))
-                os.fsync(history._descriptor)
+                disk.ftruncate(history._descriptor, end + len(CLOSING))
+                disk.fsync(history._descriptor)
             except OSError:
                 history.close()
                 raise
@@ -153,7 +153,7 @@ class LossHistory:
         if self._fault:
             self._rewrite()
         try:
-            os.fsync(self._descriptor)
+            disk.fsync(self._descriptor)
         except OSError:
             self._fault = True
             raise
@@ -170,13 +170,13 @@ class LossHistory:
 
         What stands under the name now is set aside. Raises `OSError` if that fails.
         """
-        if self.path.exists() or self.path.is_symlink():
+        if files.exists(self.path, follow=False):
             files.rename(self.path, self.path.with_name(self.path.name + REJECTED_SUFFIX))
         end = self._unsynced_from + sum(map(len, self._unsynced))
         with files.Staged(self.path, end + len(CLOSING)) as staged:
             for start in range(0, self._unsynced_from, files.CHUNK):
                 length = min(files.CHUNK, self._unsynced_from - start)
-                staged.write(os.pread(self._descriptor, length, start))
+                staged.write(disk.pread(self._descriptor, length, start))
             staged.write(b"".join(self._unsynced) + CLOSING)
             staged.commit()
         os.close(self._descriptor)
@@ -256,7 +256,7 @@ def prefix_sha256(path: Path, length: int) -> str | None:
     """Return the SHA-256 of the first `length` bytes, None if the file is shorter or missing."""
     digest = hashlib.sha256()
     try:
-        with files.opened(path) as descriptor, os.fdopen(os.dup(descriptor), "rb") as stream:
+        with files.opened(path) as descriptor, files.stream(descriptor) as stream:
             for chunk in files.chunks(stream, length):
                 digest.update(chunk)
     except (FileNotFoundError, EOFError):
@@ -267,7 +267,7 @@ def prefix_sha256(path: Path, length: int) -> str | None:
 def end_of_step(path: Path, step: int) -> int | None:
     """Return the offset behind the entry of `step`, None if there is no such entry."""
     offset = 0
-    with files.opened(path) as descriptor, os.fdopen(os.dup(descriptor), "rb") as stream:
+    with files.opened(path) as descriptor, files.stream(descriptor) as stream:
         if step == 0:
             return len(OPENING) if stream.read(len(OPENING)) == OPENING else None
         for line in stream:
@@ -281,21 +281,20 @@ def end_of_step(path: Path, step: int) -> int | None:
 
 def entry_after(path: Path, length: int, step: int) -> dict[str, Any] | None:
     """Return the entry that follows a prefix of `length` bytes up to `step`, None if none does."""
-    with files.opened(path) as descriptor, os.fdopen(os.dup(descriptor), "rb") as stream:
-        stream.seek(length)
+    with files.opened(path) as descriptor, files.stream(descriptor, length) as stream:
         return next((entry for _, entry in _entries_after(stream, length, step)), None)
 
 
 def ends_at(path: Path, length: int) -> bool:
     """Tell whether nothing but the closing bracket follows a prefix of `length` bytes."""
     with files.opened(path) as descriptor:
-        size = os.fstat(descriptor).st_size
-        return size == length + len(CLOSING) and os.pread(descriptor, 3, length) == CLOSING
+        size = disk.fstat(descriptor).st_size
+        return size == length + len(CLOSING) and disk.pread(descriptor, 3, length) == CLOSING
 
 
 def read(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the entries from the first on, tolerating a torn end. For readers."""
-    with files.opened(path) as descriptor, os.fdopen(os.dup(descriptor), "rb") as stream:
+    with files.opened(path) as descriptor, files.stream(descriptor) as stream:
         for line in stream:
             if line not in (OPENING, CLOSING[1:]) and (entry := _entry(line.rstrip(b",\n"))):
                 yield entry
@@ -305,11 +304,11 @@ def tail(path: Path, count: int) -> list[dict[str, Any]]:
     """Return the last `count` entries or fewer, without reading the whole file. For readers."""
     try:
         with files.opened(path) as descriptor:
-            size = os.fstat(descriptor).st_size
+            size = disk.fstat(descriptor).st_size
             span = 256 * (count + 2)
             while True:
                 start = max(0, size - span)
-                lines = os.pread(descriptor, size - start, start).split(b"\n")
+                lines = disk.pread(descriptor, size - start, start).split(b"\n")
                 entries = [e for line in lines if (e := _entry(line.rstrip(b","))) and "step" in e]
                 if len(entries) >= count or start == 0:
                     return entries[max(0, len(entries) - count) :]

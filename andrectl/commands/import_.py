@@ -55,7 +55,7 @@ def command(run: RunDirectory, file: Path, as_json: bool) -> None:
 def _refuse_past(run: RunDirectory) -> None:
     """Raise `ExistsError` if the run has checkpoints or recorded steps."""
     empty = len(OPENING + CLOSING)
-    recorded = run.history.exists() and run.history.stat().st_size > empty
+    recorded = (files.size(run.history) or 0) > empty
     if recorded or run.checkpoint_steps():
         what = "a loss history" if recorded else "checkpoints"
         raise ExistsError(
