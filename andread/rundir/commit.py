@@ -12,51 +12,41 @@ fsync, companion.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from andread.rundir import checkpoint, companion, files
 from andread.rundir.companion import Companion
 from andread.rundir.errors import DataError
+from andread.rundir.hashing import ThreadedHash
 from andread.rundir.history import LossHistory
 from andread.rundir.layout import RunDirectory, step_of
 
 
 def commit(
     run: RunDirectory,
-    image: Sequence[memoryview | bytes],
+    image: memoryview | bytes,
     history: LossHistory,
     vouch: Callable[[str], Companion],
     beat: Callable[[], None] = lambda: None,
 ) -> Companion:
     """Make one checkpoint durable and return its companion.
 
-    `image` is the file in pieces; `vouch` makes the companion from the file's SHA-256; `beat`
-    is called after each chunk of them. Raises `OSError` if anything fails; no final name has
-    changed then but perhaps the companion's. If only the last directory fsync failed, the .bin has
-    its name too, whole, but not known to be durable.
+    `image` is the whole file, at best page-aligned as `Staging.file` is; `vouch` makes the
+    companion from its SHA-256; `beat` is called after each chunk of it. Raises `OSError` if
+    anything fails; no final name has changed then but perhaps the companion's. If only the last
+    directory fsync failed, the .bin has its name too, whole, but not known to be durable.
     """
-    size = sum(memoryview(piece).nbytes for piece in image)
-    step, _ = checkpoint.HEADER.unpack(bytes(memoryview(image[0])[: checkpoint.HEADER.size]))
-    digest = hashlib.sha256()
-    with files.Staged(run.checkpoint(step), size) as staged:
-        for piece in _chunks(image):
-            staged.write(piece)
-            digest.update(piece)
-            beat()
+    image = memoryview(image)
+    step, _ = checkpoint.HEADER.unpack(image[: checkpoint.HEADER.size])
+    with files.Staged(run.checkpoint(step), len(image)) as staged, ThreadedHash() as digest:
+        digest.update(image)
+        staged.write_direct(image, beat)
+        sha256 = digest.hexdigest(beat)
         history.sync()
-        made = vouch(digest.hexdigest())
+        made = vouch(sha256)
         companion.write(run.companion(step), made)
         staged.commit()
     return made
-
-
-def _chunks(image: Iterable[memoryview | bytes]) -> Iterable[memoryview]:
-    """Yield `image` in pieces small enough to be hashed while they are warm."""
-    for piece in image:
-        view = memoryview(piece).cast("B")
-        for start in range(0, len(view), files.CHUNK):
-            yield view[start : start + files.CHUNK]
 
 
 def pinned(run: RunDirectory) -> set[int]:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import threading
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -54,7 +55,7 @@ class Witness:
 
 
 class LossHistory:
-    """The history as its one writer has it.
+    """The history as its one writer has it. `sync` may run in another thread beside `record`.
 
     `last_step` is the last recorded step, `step` the last one lived through: behind it in a
     replay, equal to it otherwise.
@@ -70,6 +71,7 @@ class LossHistory:
         self._unsynced_from = length
         self._fault = False
         self._descriptor = -1
+        self._mutex = threading.Lock()
 
     @classmethod
     def create(cls, path: Path, step: int = 0) -> LossHistory:
@@ -141,24 +143,28 @@ class LossHistory:
         body = orjson.dumps(entry)
         data = body if self._length == len(OPENING) else SEPARATOR + body
         self._advance(data)
-        self._unsynced.append(data)
-        if self._fault:
-            self._rewrite()
-        else:
-            self._write(data, self._length - len(data))
+        with self._mutex:
+            self._unsynced.append(data)
+            if self._fault:
+                self._rewrite()
+            else:
+                self._write(data, self._length - len(data))
         return None
 
     def sync(self) -> None:
-        """Make every entry durable; raises `OSError` if that fails, and can be called again."""
-        if self._fault:
-            self._rewrite()
+        """Make every entry so far durable; `OSError` if that fails, and can be called again."""
+        with self._mutex:
+            if self._fault:
+                self._rewrite()
+            written = len(self._unsynced)
         try:
             disk.fsync(self._descriptor)
         except OSError:
             self._fault = True
             raise
-        self._unsynced_from += sum(map(len, self._unsynced))
-        self._unsynced.clear()
+        with self._mutex:  # entries recorded meanwhile may have missed this fsync
+            self._unsynced_from += sum(map(len, self._unsynced[:written]))
+            del self._unsynced[:written]
 
     @property
     def is_lost(self) -> bool:

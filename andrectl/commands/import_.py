@@ -78,7 +78,7 @@ def _import(run: RunDirectory, made: Settings, file: Path) -> Companion:
         started = time.monotonic()
         with mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) as image, memoryview(image) as view:
             vouched = commit.commit(
-                run, [view], history, lambda sha256: _vouch(header, sha256, history, made)
+                run, view, history, lambda sha256: _vouch(header, sha256, history, made)
             )
         history.close()
     events.emit(
