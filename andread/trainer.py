@@ -65,6 +65,7 @@ class Trainer:
         self._replay = Replay(history, reporter, same_environment)
         self._pending: tuple[Request, ...] = ()
         self._hold_asked = False
+        self._drawn: Batch | None = None
         self._durations: deque[float] = deque(maxlen=_RECENT_STEPS)
         self.step = history.step
 
@@ -123,8 +124,11 @@ class Trainer:
         optimizer = settings_under(self._settings, self._curriculum.policy).optimizer
         self._engine.under(optimizer)
         lr = learning_rate(optimizer, step)
-        batch = self._curriculum.draw(step)
-        result = self._engine.step(batch.windows, step, lr).read()
+        batch = self._drawn or self._curriculum.draw(step)
+        launched = self._engine.step(batch.windows, step, lr)
+        last = step >= self._settings.run.steps
+        self._drawn = None if last else self._curriculum.ahead(batch)  # while the device computes
+        result = launched.read()
         loss, norm, skipped = entry_loss(result)
         pulls = self._curriculum.pulls(batch)
         self._control.confirm()

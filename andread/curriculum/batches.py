@@ -83,7 +83,22 @@ class Curriculum:
 
     def draw(self, step: int) -> Batch:
         """Return the batch of `step`, the next one. Changes nothing."""
-        positions = [self._positions.get(name, 0) for name in self.names]
+        return self._draw(step, [self._positions.get(name, 0) for name in self.names])
+
+    def ahead(self, batch: Batch) -> Batch | None:
+        """Return the batch that follows `batch`, the next one, before `advance` moved past it.
+
+        None if another policy begins between the two. What follows was fixed before, so it is
+        the very batch that `draw` gives afterwards.
+        """
+        if policy_at(self._policies, batch.step + 1).id != self.policy.id:
+            return None
+        used = Counter(batch.arms)
+        positions = [self._positions.get(n, 0) + used[arm] for arm, n in enumerate(self.names)]
+        return self._draw(batch.step + 1, positions)
+
+    def _draw(self, step: int, positions: list[int]) -> Batch:
+        """Return the batch of `step` where each source has given `positions` windows before."""
         batch = self._batch(self.policy)
         windows = np.empty((batch, self._context + 1), dtype=np.int64)
         arms = []

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import io
+import mmap
 import os
 import re
 from collections.abc import Callable
@@ -11,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from andread.rundir import files
+from andread.rundir import disk, files
 from andread.rundir.errors import DataError
 from tests.rundir.helpers import (
     STRANGERS,
@@ -48,7 +50,7 @@ def test_replace_in_the_order_that_makes_it_durable(tmp_path: Path) -> None:
     script = """
 import sys
 from pathlib import Path
-from andread.rundir import files
+from andread.rundir import disk, files
 files.replace(Path(sys.argv[1]), b"data")
 """
     options = ["-e", "trace=pwrite64,fsync,fdatasync,rename,renameat,renameat2"]
@@ -68,7 +70,7 @@ def test_failure_of_any_call_leaves_the_old_file_and_no_other(tmp_path: Path, ca
     script = """
 import sys
 from pathlib import Path
-from andread.rundir import files
+from andread.rundir import disk, files
 try:
     files.replace(Path(sys.argv[1]), b"new")
 except OSError as error:
@@ -87,7 +89,7 @@ def test_temporary_file_that_will_not_go_does_not_hide_the_error(tmp_path: Path)
     script = """
 import sys
 from pathlib import Path
-from andread.rundir import files
+from andread.rundir import disk, files
 try:
     files.replace(Path(sys.argv[1]), b"new")
 except OSError as error:
@@ -104,7 +106,7 @@ def test_failed_directory_fsync_is_told(tmp_path: Path) -> None:
     script = """
 import sys
 from pathlib import Path
-from andread.rundir import files
+from andread.rundir import disk, files
 files.replace(Path(sys.argv[1]), b"new")
 """
     options = ["-e", "trace=fsync", "-e", "inject=fsync:error=EIO:when=2"]
@@ -183,7 +185,7 @@ def test_file_size_limit_cuts_a_write_short(tmp_path: Path) -> None:
     script = """
 import resource, sys
 from pathlib import Path
-from andread.rundir import files
+from andread.rundir import disk, files
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 for size in (0, 5000):
     try:
@@ -202,7 +204,7 @@ def test_writes_go_on_where_a_short_one_ended(tmp_path: Path) -> None:
     """A pipe-sized kernel would do it too; strace makes the second write tell of 3 bytes only."""
     script = """
 import os, sys
-from andread.rundir import files
+from andread.rundir import disk, files
 files.CHUNK = 7
 descriptor = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
 files.write_all(descriptor, b"0123456789abcdefghij", 5)
@@ -217,7 +219,7 @@ files.write_all(descriptor, b"0123456789abcdefghij", 5)
 def test_write_without_progress_is_an_error(tmp_path: Path) -> None:
     script = """
 import os, sys
-from andread.rundir import files
+from andread.rundir import disk, files
 descriptor = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
 files.write_all(descriptor, b"0123", 0)
 """
@@ -230,7 +232,7 @@ def test_killed_writer_leaves_a_temporary_file_that_is_swept(tmp_path: Path) -> 
     script = """
 import sys
 from pathlib import Path
-from andread.rundir import files
+from andread.rundir import disk, files
 staged = files.Staged(Path(sys.argv[1]), 100)
 staged.write(b"half")
 print("ready", flush=True)
@@ -260,7 +262,7 @@ def test_lines_are_appended_each_in_one_write(tmp_path: Path) -> None:
     script = """
 import sys
 from pathlib import Path
-from andread.rundir import files
+from andread.rundir import disk, files
 files.append_line(Path(sys.argv[1]), b"first")
 files.append_line(Path(sys.argv[1]), b"second")
 """
@@ -307,7 +309,7 @@ def test_writers_at_once_lose_no_line(tmp_path: Path) -> None:
     script = """
 import sys
 from pathlib import Path
-from andread.rundir import files
+from andread.rundir import disk, files
 print("ready", flush=True)
 input()
 for index in range(300):
@@ -399,3 +401,72 @@ def test_directories_and_names(tmp_path: Path) -> None:
     files.remove(tmp_path / "d" / "x")
     files.remove(tmp_path / "d" / "y")
     assert list((tmp_path / "d").iterdir()) == []
+
+
+# ---------------------------------------------------------------- past the page cache
+
+
+def pattern(size: int) -> memoryview:
+    """Return page-aligned memory whose bytes tell where they belong."""
+    block = mmap.mmap(-1, size)
+    block[:] = bytes(index * 7 % 251 for index in range(size))
+    return memoryview(block)
+
+
+@pytest.mark.parametrize("size", [0, 1, 4095, 4096, 4097, 3 * 4096 + 5])
+@pytest.mark.parametrize("shift", [0, 1])
+def test_a_whole_file_is_written_directly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, shift: int
+) -> None:
+    """Whole pages go past the cache where they can; whatever can not, the file is the same."""
+    monkeypatch.setattr(files, "CHUNK", 8192)
+    real, direct = disk.pwrite, []
+
+    def pwrite(descriptor: int, data: memoryview, offset: int) -> int:
+        if fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_DIRECT:
+            direct.append((offset, len(data)))
+        return real(descriptor, data, offset)
+
+    monkeypatch.setattr(disk, "pwrite", pwrite)
+    data = pattern(size + shift + 1)[shift : shift + size]
+    beats: list[int] = []
+    with files.Staged(tmp_path / "x", size) as staged:
+        staged.write_direct(data, lambda: beats.append(1))
+        staged.commit()
+    assert (tmp_path / "x").read_bytes() == bytes(data)
+    assert bool(direct) == (size >= 4096), "the file system of this test takes direct I/O"
+    assert all(offset % 4096 == length % 4096 == 0 for offset, length in direct)
+    assert bool(beats) == bool(size)
+
+
+def test_short_direct_writes_are_gone_on_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = disk.pwrite
+    lengths = iter([4096, 100, 5000])
+
+    def short(descriptor: int, data: memoryview, offset: int) -> int:
+        data = data[: next(lengths, None)]
+        if fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_DIRECT and len(data) % 4096:
+            files._set_direct(descriptor, False)
+            try:
+                return real(descriptor, data, offset)
+            finally:
+                files._set_direct(descriptor, True)
+        return real(descriptor, data, offset)
+
+    monkeypatch.setattr(disk, "pwrite", short)
+    data = pattern(5 * 4096 + 3)
+    with files.Staged(tmp_path / "x", len(data)) as staged:
+        staged.write_direct(data)
+        staged.commit()
+    assert (tmp_path / "x").read_bytes() == bytes(data)
+
+
+def test_a_file_system_without_direct_writes(tmpfs: Callable[[str], Path]) -> None:
+    place = tmpfs("64k")
+    data = pattern(3 * 4096 + 5)
+    with files.Staged(place / "x", len(data)) as staged:
+        staged.write_direct(data)
+        staged.commit()
+    assert (place / "x").read_bytes() == bytes(data)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -16,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from andread.rundir import files, history
+from andread.rundir import disk, files, history
 from andread.rundir.errors import DataError
 from andread.rundir.history import LossHistory
 from tests.rundir.helpers import (
@@ -678,3 +679,30 @@ def test_foreign_opening_is_never_cut(tmp_path: Path) -> None:
     foreign: list[Any] = [entry(1), entry(2)]
     path.write_text(json.dumps(foreign))
     assert history.end_of_step(path, 0) is None
+
+
+def test_an_entry_recorded_during_an_fsync_is_not_taken_for_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The writer syncs while training records; only what was there before the fsync is safe."""
+    path = tmp_path / ".loss.json"
+    loss = recorded(path, 3)
+    real, failing = disk.fsync, [False]
+
+    def fsync(descriptor: int) -> None:
+        real(descriptor)
+        loss.record(entry(loss.step + 1))
+        if failing[0]:
+            raise OSError(errno.EIO, "lost")
+
+    monkeypatch.setattr(disk, "fsync", fsync)
+    loss.sync()
+    failing[0] = True
+    with pytest.raises(OSError, match="lost"):
+        loss.sync()
+    monkeypatch.setattr(disk, "fsync", real)
+    with path.open("r+b") as stream:  # what the failed fsync may have left on the disk
+        stream.seek(prefix_length(3))
+        stream.write(bytes(path.stat().st_size - prefix_length(3)))
+    loss.sync()
+    assert path.read_bytes() == history_bytes(map(entry, range(1, 6)))
