@@ -49,7 +49,8 @@ class DaemonReporter:
         self._stream: TextIO = sys.stderr
         self._watched = self._stream.isatty()
         self.log_every = log_every
-        own = ProcessIdentity.own()
+        self._stepped = False
+        own = self._own = ProcessIdentity.own()
         self._presence: dict[str, Any] = {
             "pid": own.pid,
             "boot": own.boot,
@@ -96,6 +97,9 @@ class DaemonReporter:
                 "seconds": round(progress.seconds, 4),
             }
             self._show("step", told, progress_line(progress))
+        if not self._stepped:  # what a start costs, loading and compiling included
+            self._stepped = True
+            self.event("first_step", step=progress.step, seconds=round(self._own.age, 3))
         self._manager.stepped(progress.seconds)
         loss = "-" if progress.loss is None else f"{progress.loss:.4f}"
         self._manager.status(

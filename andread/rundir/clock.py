@@ -47,3 +47,8 @@ class ProcessIdentity:
         ticks = start_ticks(pid)
         assert ticks is not None, "a process without an entry in /proc"
         return cls(boot_id(), pid, ticks)
+
+    @property
+    def age(self) -> float:
+        """Return seconds since the process started."""
+        return boot_seconds() - self.ticks / os.sysconf("SC_CLK_TCK")

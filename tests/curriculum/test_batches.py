@@ -30,7 +30,7 @@ def curriculum(sources: list[SourceTokens], *policies: Policy) -> Curriculum:
     return Curriculum(sources, policies, 3, lambda _: 6, 16)
 
 
-def losses(batch: object) -> list[float]:
+def losses() -> list[float]:
     return [5.0 - slot / 7 for slot in range(6)]
 
 
@@ -45,7 +45,7 @@ def test_a_batch_drawn_ahead_is_the_one_drawn_in_turn(
         ahead = one.ahead(batch)
         again = one.draw(step)
         assert (again.arms, again.windows.tolist()) == (batch.arms, batch.windows.tolist())
-        one.advance(batch, losses(batch) if step % 5 else None)
+        one.advance(batch, losses() if step % 5 else None)
         batch = one.draw(step + 1)
         assert ahead is not None
         assert (ahead.step, ahead.arms) == (batch.step, batch.arms)
@@ -56,8 +56,10 @@ def test_nothing_is_drawn_ahead_of_another_policy(sources: list[SourceTokens]) -
     first = Policy()
     second = Policy(begins_after=2, caps={"books": 0.2})
     one = curriculum(sources, first, second)
-    assert one.ahead(batch := one.draw(1)) is not None
-    one.advance(batch, losses(batch))
-    assert one.ahead(batch := one.draw(2)) is None
-    one.advance(batch, losses(batch))
+    batch = one.draw(1)
+    assert one.ahead(batch) is not None
+    one.advance(batch, losses())
+    batch = one.draw(2)
+    assert one.ahead(batch) is None
+    one.advance(batch, losses())
     assert one.policy is second
