@@ -21,7 +21,7 @@ UNITS := andread@.service andread.service
 PLACE := $(DESTDIR)$(ROOT)
 LIVE := $(if $(DESTDIR),,$(wildcard /run/systemd/system))
 
-.PHONY: help venv install install-package install-files uninstall run test quick lint types format clean
+.PHONY: help venv install install-package install-files uninstall run test quick bench bench-gpu lint types format clean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -124,6 +124,14 @@ test: lint types  ## everything: lint, types, all tests
 
 quick: lint types  ## lint, types, and the tests that take no real processes
 	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow"
+
+bench: $(STAMP)  ## measure speed, in ten minutes on an idle machine; peers come from PyPI
+	$(BIN)/python -m pip install -q --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt \
+	  accelerate safetensors transformers || echo "== could not: measuring without those peers"
+	$(BIN)/python -m tests.bench
+
+bench-gpu: $(STAMP)  ## the same on one GPU, in five minutes, into bench-gpu.md
+	$(BIN)/python -m tests.bench.gpu bench-gpu.md
 
 lint: $(STAMP)  ## ruff
 	$(BIN)/ruff check .
