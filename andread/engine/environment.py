@@ -59,7 +59,10 @@ def configure(settings: EngineSettings, recorded_threads: int) -> int:
     torch.backends.cudnn.benchmark = False
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
-    torch.use_deterministic_algorithms(settings.deterministic)
+    if settings.compile:  # tells the compiler too, whose import takes as long as torch's own
+        torch.use_deterministic_algorithms(settings.deterministic)
+    else:
+        torch.set_deterministic_debug_mode("error" if settings.deterministic else "default")
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     return threads
 

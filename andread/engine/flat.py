@@ -41,7 +41,8 @@ class FlatEngine:
         self._early = early
         precision = environment.resolve_precision(settings.engine.precision, device)
         self._dtype = _DTYPES[precision]
-        self.model = build(settings.model, settings.run.seed).to(device)
+        resumes = early is not None and early.found
+        self.model = build(settings.model, settings.run.seed, drawn=not resumes).to(device)
         self.store = FlatStore(self.model, device)
         self.n_params = self.store.n_params
         self._copier = Copier(

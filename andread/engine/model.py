@@ -149,14 +149,17 @@ def _norm(x: Tensor) -> Tensor:
     return functional.layer_norm(x, x.shape[-1:], eps=_EPSILON)
 
 
-def build(settings: ModelSettings, seed: int) -> nn.Module:
+def build(settings: ModelSettings, seed: int, drawn: bool = True) -> nn.Module:
     """Return the model of `settings` on the CPU, initialised as a function of `seed`.
+
+    With `drawn` False the shipped model's weights are left as they come: a checkpoint follows.
 
     Raises `ConfigError` if a factory of the user's own cannot be loaded or gives no module.
     """
     if not settings.factory:
         model = Andrea(settings)
-        model.initialize(seed)
+        if drawn:
+            model.initialize(seed)
         return model
     module_name, _, function_name = settings.factory.partition(":")
     hint = "write it as package.module:function, importable from where andread starts"

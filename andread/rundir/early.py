@@ -6,8 +6,9 @@ import contextlib
 import threading
 from pathlib import Path
 
-from andread.rundir import checkpoint, recovery
-from andread.rundir.errors import DataError
+from andread.rundir import checkpoint, files, recovery
+from andread.rundir.companion import Companion
+from andread.rundir.errors import AndreadError, DataError
 from andread.rundir.layout import RunDirectory
 from andread.rundir.staging import Staging
 
@@ -19,12 +20,17 @@ class EarlyRead:
     """
 
     def __init__(self, run: RunDirectory) -> None:
-        self._run = run
-        self._staging: Staging | None = None
         self._path: Path | None = None
+        self._staging: Staging | None = None
         self._digest = ""
-        self._thread = threading.Thread(target=self._read, name="early", daemon=True)
+        self._found = _newest(run)
+        self._thread = threading.Thread(target=self._read, args=(run,), name="early", daemon=True)
         self._thread.start()
+
+    @property
+    def found(self) -> bool:
+        """Tell whether there is a checkpoint: then a run resumes, or must not start."""
+        return self._found is not None
 
     def staging(self, n_params: int) -> Staging:
         """Return memory for checkpoints of `n_params` parameters, with what was read in it."""
@@ -39,16 +45,23 @@ class EarlyRead:
         taken, self._path = self._path, None
         return self._digest if taken == path else None
 
-    def _read(self) -> None:
+    def _read(self, run: RunDirectory) -> None:
+        if self._found is None:
+            return
+        step, n_params = self._found.step, self._found.n_params
+        path = run.checkpoint(step)
         with contextlib.suppress(OSError, DataError):
-            found = recovery.newest_companion(self._run)
-            if found is None:
-                return
-            path = self._run.checkpoint(found.step)
-            if path.lstat().st_size != checkpoint.file_size(found.n_params):
-                return
-            self._staging = Staging(found.n_params)
-            self._digest = checkpoint.read_image(
-                path, found.step, found.n_params, self._staging.file
-            )
+            self._staging = Staging(n_params)
+            self._digest = checkpoint.read_image(path, step, n_params, self._staging.file)
             self._path = path
+
+
+def _newest(run: RunDirectory) -> Companion | None:
+    """Return the newest companion if its checkpoint has the size that it says."""
+    try:
+        found = recovery.newest_companion(run)
+        if found and files.size(run.checkpoint(found.step)) == checkpoint.file_size(found.n_params):
+            return found
+    except (OSError, AndreadError):
+        pass
+    return None
