@@ -119,7 +119,7 @@ def sweep(run: RunDirectory) -> list[str]:
     Only the lock's owner may do so. Returns the names.
     """
     swept = files.sweep(run.path)
-    for directory in (run.requests, run.pins):
+    for directory in (run.requests, run.pins, run.forks):
         if directory.is_dir():
             swept += files.sweep(directory)
     for path in sorted(run.path.glob("step_*.json")):
