@@ -21,9 +21,12 @@ def _step(_: click.Context, parameter: click.Parameter, value: str) -> int | Non
     if value == "latest":
         return None
     try:
-        return int(click.IntRange(0).convert(value.replace(",", ""), parameter, None))
-    except click.BadParameter:
-        raise click.BadParameter(f"{value!r} is neither a step nor latest.") from None
+        step = int(value.replace(",", ""))
+    except ValueError:
+        step = -1
+    if step < 0:
+        raise click.BadParameter(f"{value!r} is neither a step nor latest.", param=parameter)
+    return step
 
 
 @click.command()
