@@ -20,6 +20,7 @@ from andread.rundir import feasibility, files, manifest, policy, recovery, shari
 from andread.rundir.companion import Companion
 from andread.rundir.drift import refuse_drift
 from andread.rundir.errors import (
+    AccessError,
     ConfigError,
     DataError,
     ExistsError,
@@ -147,6 +148,13 @@ def _place(run: RunDirectory, into: Path) -> Path:
             f"{into} lies within the run that is forked",
             "choose a place outside: a fork outlives its parent",
         )
+    for path in (into.parent, run.path):
+        if not os.access(path, os.W_OK | os.X_OK, effective_ids=True):
+            raise AccessError(
+                f"{path} may not be written to by the run's owner (user id {os.geteuid()}); a fork "
+                "is made beside its place, and recorded in its parent",
+                "choose another place, or ask as the run's owner",
+            )
     return into
 
 

@@ -34,7 +34,7 @@ from andread.rundir import (
     policy,
     samples,
 )
-from andread.rundir.errors import AndreadError, DataError, from_os_error
+from andread.rundir.errors import AndreadError, DataError, MissingError, from_os_error
 from andread.rundir.layout import TEMPORARY_INFIX, RunDirectory
 from andread.rundir.lineage import Record
 from andread.rundir.manifest import SPLITS
@@ -43,6 +43,10 @@ from andrectl import render
 from andrectl.branching import Plan
 
 _INNER: Final = "fork"
+
+
+class Vanished(MissingError):  # noqa: N818 - told as what happened
+    """Retention was quicker than the pin."""
 
 
 def fork(plan: Plan) -> Record:
@@ -55,6 +59,7 @@ def fork(plan: Plan) -> Record:
     held = step in commit.pinned(run)
     try:
         commit.pin(run, step)
+        _still_there(run, step)
         with _site(plan.into) as site:
             record = _build(plan, RunDirectory(site / _INNER))
             (site / _INNER).rename(plan.into)
@@ -64,10 +69,20 @@ def fork(plan: Plan) -> Record:
             with contextlib.suppress(OSError):
                 commit.unpin(run, step)
         if isinstance(error, OSError):
+            _still_there(run, step)
             raise from_os_error(error, "making the fork") from error
         raise
     _record(plan, record)
     return record
+
+
+def _still_there(run: RunDirectory, step: int) -> None:
+    """Raise `Vanished` if retention took the checkpoint before it was pinned."""
+    if not run.checkpoint(step).exists():
+        raise Vanished(
+            f"retention has just taken the checkpoint of step {step}",
+            "fork at a newer one: andrectl checkpoints lists them",
+        )
 
 
 def leftovers(into: Path) -> list[Path]:

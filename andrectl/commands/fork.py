@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from typing import Final
 
 import click
 
@@ -14,6 +15,9 @@ from andrectl import branching, change, forking, render
 from andrectl.branching import Plan
 from andrectl.change import Change
 from andrectl.cost import cost
+
+_ROUNDS: Final = 5
+"""Times that the newest checkpoint is tried for; a live parent may let it go meanwhile."""
 
 
 def _step(_: click.Context, parameter: click.Parameter, value: str) -> int | None:
@@ -115,7 +119,14 @@ def command(
     if dry_run:
         _show_plan(plan, as_json)
         return
-    record = forking.fork(plan)
+    for rounds_left in reversed(range(_ROUNDS)):
+        try:
+            record = forking.fork(plan)
+            break
+        except forking.Vanished:
+            if at is not None or not rounds_left:
+                raise
+        plan = branching.plan(run, into, at, given, stream)  # a newer one is there
     _show(plan, record, as_json)
 
 
