@@ -9,11 +9,11 @@ import click
 
 from andread.rundir.errors import MissingError, UsageError
 from andread.rundir.layout import RunDirectory
-from andrectl import change, comparison, family, loose, render
+from andrectl import change, comparison, family, loose, render, selection
 from andrectl.loose import Reader, Table
 
 
-@click.command()
+@click.command(params=[selection.option(resolve=False)])
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN…")
 @click.option(
     "--last",
@@ -29,10 +29,14 @@ from andrectl.loose import Reader, Table
     help="How often the intervals are to hold the true mean.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON.")
-def command(runs: tuple[Path, ...], last: int | None, confidence: float, as_json: bool) -> None:
+@click.pass_context
+def command(
+    ctx: click.Context, runs: tuple[Path, ...], last: int | None, confidence: float, as_json: bool
+) -> None:
     """Tell which of several runs is ahead, step by step, and whether that is noise.
 
-    Each RUN is compared with the first; one RUN alone with its parent. Steps are paired from where
+    Each RUN is compared with the first, which is that of --run where one is given; one RUN alone
+    with its parent. Steps are paired from where
     the histories part. The interval of a mean difference takes into account that neighbouring
     steps resemble each other. Where the mixes of the sources differ, training losses are not
     comparable, and the validation losses of the audits judge.
@@ -40,7 +44,8 @@ def command(runs: tuple[Path, ...], last: int | None, confidence: float, as_json
     One pair of runs is one pair: two null forks with other data (fork --seed-stream) show how much
     chance alone does.
     """
-    chosen = [_run(path) for path in runs]
+    first = selection.given(ctx)
+    chosen = [_run(path) for path in ([Path(first)] if first else []) + list(runs)]
     if len(chosen) == 1:
         chosen = [_parent(chosen[0]), *chosen]
     found = comparison.comparison(chosen, confidence, last)
