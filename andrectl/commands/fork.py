@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Final
@@ -203,8 +204,6 @@ def _show(plan: Plan, record: Record, as_json: bool) -> None:
 
 def _tell_disk(plan: Plan) -> None:
     """Warn where the fork would soon fill the disk."""
-    import shutil
-
     takes = cost(plan.settings).disk_bytes
     free = shutil.disk_usage(plan.into).free
     if takes > free:
