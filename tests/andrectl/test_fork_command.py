@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import hashlib
 import json
 import os
@@ -348,6 +349,32 @@ def test_a_fault_in_the_middle_takes_everything_back(fork, parent, into, monkeyp
     assert list(into.parent.iterdir()) == [] and commit.pinned(parent) == {200}
     assert fork("--at", 200).exit_code == 74
     assert commit.pinned(parent) == {200}, "a pin that was there stays"
+
+
+def test_ctrl_c_takes_everything_back(fork, parent, into, monkeypatch) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("andread.rundir.history.copy_prefix", interrupt)
+    assert fork().exit_code == 130
+    assert list(into.parent.iterdir()) == [] and commit.pinned(parent) == set()
+
+
+def test_a_site_that_is_in_use_is_left_alone(fork, parent, into, monkeypatch) -> None:
+    """Another fork into the same place, beside a dead one and what is none of ours."""
+    dead, mine, other = (into.with_name(f"fork.tmp-{n}") for n in ("00000001", "00000002", "mine"))
+    for path in (dead, mine, other):
+        (path / "fork").mkdir(parents=True)
+    descriptor = os.open(mine, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    try:
+        assert [str(dead), str(mine)] == json.loads(fork("--dry-run", "--json").stdout)["leftovers"]
+        result = fork()
+    finally:
+        os.close(descriptor)
+    assert result.exit_code == 0 and f"removed {dead}" in result.stderr
+    assert "another fork into" in result.stderr
+    assert sorted(into.parent.iterdir()) == sorted([into, mine, other])
 
 
 def test_retention_that_is_quicker_than_the_pin(fork, parent, into, monkeypatch) -> None:
