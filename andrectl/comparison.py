@@ -12,6 +12,7 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from andread.rundir import companion, events, manifest, policy, settings
@@ -27,23 +28,50 @@ ALIKE: Final = 0.02
 source by source, are the same mix."""
 
 
-def comparison(
-    runs: Sequence[RunDirectory], confidence: float = 0.95, last: int | None = None
-) -> Table:
+CHANCE: Final = 0.004
+"""The standard deviation of the training loss between two runs that differ by chance alone, as a
+share of the loss: what pairs of null forks were apart after 1,000 steps and more."""
+TOKEN: Final = 0.5
+"""That of the loss of one token, in nats: a validation loss over n tokens has this over √n more."""
+
+
+@dataclass(frozen=True)
+class Judging:
+    """What a comparison is judged by."""
+
+    confidence: float = 0.95
+    last: int | None = None
+    """The latest steps to judge by; None: the later half."""
+    chance: float | None = None
+    """In nats; None: by `CHANCE` and `TOKEN`."""
+
+    def training(self, means: Sequence[float | None]) -> float:
+        """Return the chance to allow for in training losses of these means."""
+        if self.chance is not None:
+            return self.chance
+        return CHANCE * statistics.fmean([mean for mean in means if mean is not None] or [0.0])
+
+    def validation(self, means: Sequence[float], tokens: int) -> float:
+        """Return the chance to allow for in validation losses of these means over `tokens`."""
+        if self.chance is not None:
+            return self.chance
+        return math.hypot(CHANCE * statistics.fmean(means), TOKEN / math.sqrt(max(1, tokens)))
+
+
+def comparison(runs: Sequence[RunDirectory], by: Judging | None = None) -> Table:
     """Return the comparison of each of `runs` with the first."""
+    by = by or Judging()
     reader = Reader()
     first, others = runs[0], runs[1:]
     return {
         "first": str(first.path),
-        "confidence": confidence,
-        "others": [_against(first, other, confidence, last, reader) for other in others],
+        "confidence": by.confidence,
+        "others": [_against(first, other, by, reader) for other in others],
         "damaged": reader.damaged,
     }
 
 
-def _against(
-    first: RunDirectory, other: RunDirectory, confidence: float, last: int | None, reader: Reader
-) -> Table:
+def _against(first: RunDirectory, other: RunDirectory, by: Judging, reader: Reader) -> Table:
     """Return `other` compared with `first`."""
     for run in (first, other):
         if not run.history.exists():
@@ -53,8 +81,8 @@ def _against(
     found = pairs(first.history, other.history)
     since = found.parting.step
     mixes = [_shares(pulls) for pulls in found.pulls]
-    training = _training(found, confidence, last)
-    validation = _validation(first, other, since, found.last, confidence, reader)
+    training = _training(found, by)
+    validation = _validation(first, other, found, by, reader)
     speeds = [_speed(found.seconds[side]) for side in (0, 1)]
     answer: Table = {
         "run": str(other.path),
@@ -101,21 +129,22 @@ def _speed(seconds: Sequence[float]) -> float | None:
     return 60 / middle if middle > 0 else None
 
 
-def _training(found: Pairs, confidence: float, last: int | None) -> Table:
+def _training(found: Pairs, by: Judging) -> Table:
     """Return the training losses and their differences, over all steps and those judged by."""
     one, other = found.losses
     differences = [b - a for a, b in zip(one, other, strict=True)]
     count = len(differences)
-    judged = min(count, last if last is not None else (count + 1) // 2)
-    told = estimate(differences[count - judged :], confidence)
+    judged = min(count, by.last if by.last is not None else (count + 1) // 2)
+    means = [_mean(losses[count - judged :]) for losses in found.losses]
+    chance = by.training(means)
     return {
         "identical": bool(differences) and not any(differences),
         "judged_steps": judged,
         "from": found.steps[count - judged] if judged else None,
-        "means": [_mean(losses[count - judged :]) for losses in found.losses],
+        "means": means,
         "difference": _mean(differences[count - judged :]),
-        "estimate": _table(told),
-        "all": _table(estimate(differences, confidence)),
+        "estimate": _table(estimate(differences[count - judged :], by.confidence, chance)),
+        "all": _table(estimate(differences, by.confidence, chance)),
     }
 
 
@@ -126,7 +155,7 @@ def _mean(values: Sequence[float]) -> float | None:
 def _table(told: Estimate | None) -> Table | None:
     if told is None:
         return None
-    keys = ("mean", "low", "high", "values", "effective", "differs")
+    keys = ("mean", "low", "high", "values", "effective", "chance", "differs")
     return {key: getattr(told, key) for key in keys}
 
 
@@ -145,17 +174,13 @@ def _audits(run: RunDirectory, since: int, upto: int, reader: Reader) -> dict[in
 
 
 def _validation(
-    first: RunDirectory,
-    other: RunDirectory,
-    since: int,
-    upto: int,
-    confidence: float,
-    reader: Reader,
+    first: RunDirectory, other: RunDirectory, found: Pairs, by: Judging, reader: Reader
 ) -> Table:
     """Return the validation losses of steps that both have audited: their mean, and by source."""
-    audits = [_audits(run, since, upto, reader) for run in (first, other)]
+    audits = [_audits(run, found.parting.step, found.last, reader) for run in (first, other)]
     steps = sorted(audits[0].keys() & audits[1].keys())
     names = sorted({name for step in steps for side in audits for name in side[step]})
+    tokens = _tokens(first, reader)
     rows = {}
     for name in names:
         both = [
@@ -168,12 +193,14 @@ def _validation(
             continue
         judged = both[len(both) // 2 :]
         differences = [b - a for a, b in judged]
+        means = [statistics.fmean(side) for side in zip(*judged, strict=True)]
+        chance = by.validation(means, tokens * (1 if name else len(names) - 1))
         rows[name] = {
             "last": list(both[-1]),
-            "means": [statistics.fmean(side) for side in zip(*judged, strict=True)],
+            "means": means,
             "audits": len(judged),
             "difference": statistics.fmean(differences),
-            "estimate": _table(estimate(differences, confidence)),
+            "estimate": _table(estimate(differences, by.confidence, chance)),
         }
     return {
         "step": steps[-1] if steps else None,
@@ -182,6 +209,12 @@ def _validation(
         "mean": rows.pop("", None),
         "sources": rows,
     }
+
+
+def _tokens(run: RunDirectory, reader: Reader) -> int:
+    """Return how many tokens of a source an audit of `run` measures at most."""
+    made = reader.attempt(run.settings, lambda: settings.read_settings(run.settings))
+    return made.audit.validation_windows * made.model.context if made else 1
 
 
 def _same_text(first: RunDirectory, other: RunDirectory, reader: Reader) -> bool:

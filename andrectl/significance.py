@@ -10,8 +10,11 @@ counts:
 
 The interval is Student's, with one degree of freedom less than there are stretches. A trend widens
 it. On simulated first-order series it covers the true mean as often as it says, or a little more
-(tests hold that). What it cannot see: whether the same fork with another seed would have come out
-the same.
+(tests hold that).
+
+That is the noise within one pair of runs. Two runs that differ by nothing but chance come to lie
+apart as well, and stay so, which no series of their differences can tell. `chance`, the standard
+deviation of that, must be known from elsewhere; it is allowed for on top.
 """
 
 from __future__ import annotations
@@ -38,7 +41,9 @@ class Estimate:
     high: float
     values: int
     effective: float
-    """As many independent values would be as precise."""
+    """As many independent values would be as precise, but for chance."""
+    chance: float
+    """The standard deviation that was allowed for what chance does between two runs."""
 
     @property
     def differs(self) -> bool:
@@ -46,7 +51,7 @@ class Estimate:
         return self.low > 0 or self.high < 0
 
 
-def estimate(values: Sequence[float], confidence: float) -> Estimate | None:
+def estimate(values: Sequence[float], confidence: float, chance: float = 0.0) -> Estimate | None:
     """Return the mean of `values` with its interval at `confidence`; None for too few values."""
     n = len(values)
     if n < MINIMUM:
@@ -55,9 +60,9 @@ def estimate(values: Sequence[float], confidence: float) -> Estimate | None:
     batches = 20 if n >= _MANY else min(10, n)
     variance = math.fsum((x - mean) ** 2 for x in values) / (n - 1)
     squared = max(_by_batches(values, batches), _by_autoregression(values, mean, variance))
-    half = student(batches - 1, (1 + confidence) / 2) * math.sqrt(squared)
-    effective = variance / squared if squared > 0 else float(n)
-    return Estimate(mean, mean - half, mean + half, n, min(float(n), effective))
+    half = student(batches - 1, (1 + confidence) / 2) * math.sqrt(squared + chance**2)
+    effective = min(float(n), variance / squared) if squared > 0 else float(n)
+    return Estimate(mean, mean - half, mean + half, n, effective, chance)
 
 
 def _by_batches(values: Sequence[float], batches: int) -> float:

@@ -10,6 +10,7 @@ import click
 from andread.rundir.errors import MissingError, UsageError
 from andread.rundir.layout import RunDirectory
 from andrectl import change, comparison, family, loose, render, selection
+from andrectl.comparison import Judging
 from andrectl.loose import Reader, Table
 
 
@@ -28,27 +29,39 @@ from andrectl.loose import Reader, Table
     show_default=True,
     help="How often the intervals are to hold the true mean.",
 )
+@click.option(
+    "--chance",
+    type=click.FloatRange(0),
+    metavar="NATS",
+    help="How far apart two runs come to lie by chance alone, as a standard deviation. Default: "
+    "0.4 % of the loss; in validation more, the fewer tokens an audit measures.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON.")
 @click.pass_context
 def command(
-    ctx: click.Context, runs: tuple[Path, ...], last: int | None, confidence: float, as_json: bool
+    ctx: click.Context,
+    runs: tuple[Path, ...],
+    last: int | None,
+    confidence: float,
+    chance: float | None,
+    as_json: bool,
 ) -> None:
     """Tell which of several runs is ahead, step by step, and whether that is noise.
 
     Each RUN is compared with the first, which is that of --run where one is given; one RUN alone
-    with its parent. Steps are paired from where
-    the histories part. The interval of a mean difference takes into account that neighbouring
-    steps resemble each other. Where the mixes of the sources differ, training losses are not
-    comparable, and the validation losses of the audits judge.
+    with its parent. Steps are paired from where the histories part. The interval of a mean
+    difference takes into account that neighbouring steps resemble each other. Where the mixes of
+    the sources differ, training losses are not comparable, and the validation losses of the audits
+    judge.
 
-    One pair of runs is one pair: two null forks with other data (fork --seed-stream) show how much
-    chance alone does.
+    The interval also allows for what chance does between any two runs, which one pair cannot tell:
+    see --chance. Two null forks with other data (fork --seed-stream) show it.
     """
     first = selection.given(ctx)
     chosen = [_run(path) for path in ([Path(first)] if first else []) + list(runs)]
     if len(chosen) == 1:
         chosen = [_parent(chosen[0]), *chosen]
-    found = comparison.comparison(chosen, confidence, last)
+    found = comparison.comparison(chosen, Judging(confidence, last, chance))
     if as_json:
         render.json(found)
         return
@@ -114,7 +127,12 @@ def _judged_by(other: Table) -> list[str]:
     training, validation, lines = other["training"], other["validation"], []
     if training["from"] is not None:
         told = training["estimate"]
-        worth = f", worth {told['effective']:,.0f} independent ones" if told else ""
+        worth = (
+            f", worth {told['effective']:,.0f} independent ones; {told['chance']:.4f} nats are "
+            "allowed for chance between two runs"
+            if told
+            else ""
+        )
         lines.append(f"training over steps {training['from']:,} to {other['upto']:,}{worth}")
     if validation["mean"]:
         audits = render.count(validation["mean"]["audits"], "audit")

@@ -234,3 +234,17 @@ def test_no_run_is_written_to(made, compare) -> None:
     before = seen()
     compare(a, b)
     assert seen() == before
+
+
+def test_chance_is_allowed_for(made, compare, andrectl) -> None:
+    """Two long runs that are 0.3 % apart: within what chance does, unless one knows better."""
+    a, b = made("a", series(4100, 1)), made("b", series(4100, 2, level=0.01))
+    (told,) = compare(a, b)
+    assert told["verdict"]["why"] == "noise"
+    assert told["training"]["estimate"]["chance"] == pytest.approx(0.004 * 3, rel=0.01)
+    (told,) = compare(a, b, more=("--chance", 0))
+    assert told["verdict"]["ahead"] == "first"
+    assert told["training"]["estimate"]["chance"] == 0
+    (told,) = compare(a, b, more=("--chance", 0.001))
+    assert told["verdict"]["ahead"] == "first"
+    assert "0.0120 nats are allowed for chance" in andrectl("compare", a.path, b.path).stdout

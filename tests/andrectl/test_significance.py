@@ -81,3 +81,13 @@ def test_too_few_values_are_not_judged() -> None:
 def test_the_quantile_is_student_s(freedom: int, probability: float) -> None:
     expected = stats.t.ppf(probability, freedom)
     assert student(freedom, probability) == pytest.approx(expected, rel=1e-3)
+
+
+def test_chance_between_two_runs_widens_the_interval() -> None:
+    values = [0.01 + x / 10 for x in autoregression(0.0, 4000, 1)]
+    plain, allowed = estimate(values, 0.95), estimate(values, 0.95, chance=0.02)
+    assert plain is not None and allowed is not None
+    assert plain.differs and not allowed.differs
+    assert allowed.mean == plain.mean and allowed.effective == plain.effective
+    half = (allowed.high - allowed.low) / 2
+    assert half == pytest.approx(student(19, 0.975) * 0.02, rel=0.05)
