@@ -1,5 +1,8 @@
 """A checkpoint from the step boundary to its acknowledgement and the pruning of old ones.
 
+`begin` freezes a boundary: one record and one copy of weights, m and v. A thread then commits,
+acknowledges and prunes from these alone, while training goes on; `outcome` tells how it went.
+
 A checkpoint that is due is never skipped: one that could not be written is owed, and tried again
 at later boundaries, at growing distances, while training goes on and the last good one stays. A
 step that has a valid checkpoint is never written again; requests that meet at one boundary share
@@ -8,14 +11,16 @@ one file.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Sequence
+from concurrent import futures
 from dataclasses import dataclass
 from typing import Any
 
 from andread.curriculum.batches import Curriculum
 from andread.duties import Reporter
-from andread.engine.interface import Engine
+from andread.engine.interface import Engine, Snapshot
 from andread.rundir import checkpoint, commit, files, requests
 from andread.rundir.companion import Companion
 from andread.rundir.errors import from_os_error
@@ -26,140 +31,223 @@ from andread.rundir.settings import Settings
 from andread.watch import LossWatch
 
 
-@dataclass
+@dataclass(frozen=True)
+class Boundary:
+    """All that the writer reads of the state after a step; nothing in it changes any more."""
+
+    snapshot: Snapshot
+    companion: dict[str, Any]
+    """The fields of the companion but for the hash."""
+    view: dict[str, Any]
+    """What .state.json shows."""
+    begun: float
+    """`time.monotonic()` when the boundary was reached."""
+    told: dict[str, Any]
+    """What the event tells beside what the companion says."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a checkpoint went; one that is not durable leaves what was `asked` unserved."""
+
+    durable: bool
+    asked: tuple[Request, ...]
+
+
 class Checkpointer:
-    """Writes the checkpoints of one run. `last` is the newest durable one."""
+    """Writes the checkpoints of one run, one at a time."""
 
-    run: RunDirectory
-    settings: Settings
-    engine: Engine
-    curriculum: Curriculum
-    history: LossHistory
-    watch: LossWatch
-    reporter: Reporter
-    data: dict[str, str]
-    last: Companion | None
-
-    def __post_init__(self) -> None:
-        self._valid = commit.structurally_valid(self.run, self.engine.n_params)
+    def __init__(
+        self,
+        run: RunDirectory,
+        settings: Settings,
+        engine: Engine,
+        curriculum: Curriculum,
+        history: LossHistory,
+        watch: LossWatch,
+        reporter: Reporter,
+        data: dict[str, str],
+        last: Companion | None,
+    ) -> None:
+        self.last = last
+        """The companion of the newest durable checkpoint."""
+        self._run = run
+        self._settings = settings
+        self._engine = engine
+        self._curriculum = curriculum
+        self._history = history
+        self._watch = watch
+        self._reporter = reporter
+        self._data = data
+        self._valid = commit.structurally_valid(run, engine.n_params)
         self._owed: tuple[str, ...] = ()
         self._retry_at = 0
         self._distance = 1
+        self._writer = futures.ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._writing: futures.Future[Outcome] | None = None
+        self._moved = threading.Event()
+
+    @property
+    def writing(self) -> bool:
+        """Tell whether the outcome of a checkpoint is still to be taken."""
+        return self._writing is not None
 
     def owed(self, step: int) -> tuple[str, ...]:
         """Return why a checkpoint that failed earlier is to be tried again at `step`."""
         return self._owed if step >= self._retry_at else ()
 
-    def write(
+    def begin(
         self,
         step: int,
         reasons: Sequence[str],
         asked: Sequence[Request],
-        steps_per_minute: float | None,
-    ) -> bool:
-        """Make the state after `step` durable and acknowledge `asked`; False if that failed.
+        told: dict[str, Any],
+    ) -> None:
+        """Begin to make the state after `step` durable, and then to acknowledge `asked`.
 
-        A failure is reported as an alarm; the requests then stay unserved.
+        `told` goes into the event. The outcome of an earlier one must have been taken.
         """
-        if self.last is None or self.last.step != step:
-            begun = time.monotonic()
-            try:
-                self.last = self._commit(step, reasons, asked)
-            except OSError as error:
-                self._fail(step, reasons, error)
-                return False
-            self._owed, self._distance = (), 1
-            self._valid.append(step)
-            self.reporter.healed("checkpoint")
-            self.view(step)
-            self.reporter.event(
-                "checkpoint",
-                step=step,
-                path=self.run.checkpoint(step).name,
-                bytes=checkpoint.file_size(self.engine.n_params),
-                sha256=self.last.sha256,
-                reasons=list(reasons),
-                seconds=round(time.monotonic() - begun, 3),
-                steps_per_minute=steps_per_minute,
+        assert self._writing is None, "one checkpoint at a time"
+        if self.last is not None and self.last.step == step:
+            self._writing = self._writer.submit(self._serve, tuple(asked))
+            return
+        begun = time.monotonic()
+        snapshot = self._engine.snapshot(step)
+        boundary = Boundary(
+            snapshot,
+            self._record(step, reasons, asked),
+            self._view(step),
+            begun,
+            {**told, "stalled": round(time.monotonic() - begun, 4)},
+        )
+        self._writing = self._writer.submit(self._write, boundary, tuple(asked))
+
+    def outcome(self, wait: bool) -> Outcome | None:
+        """Return how the last checkpoint went, once; None if it is not over or there is none.
+
+        With `wait` the training thread stands still until it is over, and beats as the writer does.
+        """
+        if self._writing is None:
+            return None
+        while wait and not futures.wait([self._writing], timeout=0.1).done:
+            if self._moved.is_set():
+                self._moved.clear()
+                self._reporter.beat()
+        if not self._writing.done():
+            return None
+        done, self._writing = self._writing, None
+        return done.result()
+
+    def view(self, step: int) -> None:
+        """Write .state.json as of the boundary after `step`."""
+        self._show(self._view(step))
+
+    def _record(
+        self, step: int, reasons: Sequence[str], asked: Sequence[Request]
+    ) -> dict[str, Any]:
+        """Return the fields of the companion of this boundary, but for the hash."""
+        prefix = self._history.prefix
+        return {
+            "step": step,
+            "n_params": self._engine.n_params,
+            "history_length": prefix.length,
+            "history_sha256": prefix.sha256,
+            "policy": self._curriculum.policy.id,
+            "reasons": tuple(reasons),
+            "requests": tuple(request.id for request in asked),
+            "curriculum": self._curriculum.record(),
+            "scaler": self._engine.scaler_state(),
+            "counters": self._watch.counters,
+            "trajectory": self._settings.trajectory(),
+            "data": self._data,
+            "environment": self._engine.environment,
+            "t": round(time.time(), 3),
+        }
+
+    def _view(self, step: int) -> dict[str, Any]:
+        return {"format": 1, **self._curriculum.view(), "step": step}
+
+    def _write(self, boundary: Boundary, asked: tuple[Request, ...]) -> Outcome:
+        """Commit `boundary` and serve `asked`; a failure is an alarm. Runs in the writer."""
+        step, reasons = boundary.snapshot.step, boundary.companion["reasons"]
+        try:
+            self.last = commit.commit(
+                self._run,
+                boundary.snapshot.image(),
+                self._history,
+                lambda digest: Companion(sha256=digest, **boundary.companion),
+                self._moved.set,
             )
+        except OSError as error:
+            self._fail(step, reasons, error)
+            return Outcome(False, asked)
+        self._owed, self._distance = (), 1
+        self._valid.append(step)
+        self._reporter.healed("checkpoint")
+        self._show(boundary.view)
+        self._reporter.event(
+            "checkpoint",
+            step=step,
+            path=self._run.checkpoint(step).name,
+            bytes=checkpoint.file_size(self._engine.n_params),
+            sha256=self.last.sha256,
+            reasons=list(reasons),
+            seconds=round(time.monotonic() - boundary.begun, 3),
+            **boundary.told,
+        )
+        return self._serve(asked)
+
+    def _serve(self, asked: tuple[Request, ...]) -> Outcome:
+        """Acknowledge `asked` by the newest durable checkpoint, and prune."""
+        assert self.last is not None
         for request in asked:
             self._acknowledge(request, self.last)
         self._prune()
-        return True
-
-    def _commit(self, step: int, reasons: Sequence[str], asked: Sequence[Request]) -> Companion:
-        """Freeze the boundary after `step` and commit it."""
-        prefix = self.history.prefix
-        boundary: dict[str, Any] = {
-            "step": step,
-            "n_params": self.engine.n_params,
-            "history_length": prefix.length,
-            "history_sha256": prefix.sha256,
-            "policy": self.curriculum.policy.id,
-            "reasons": tuple(reasons),
-            "requests": tuple(request.id for request in asked),
-            "curriculum": self.curriculum.record(),
-            "scaler": self.engine.scaler_state(),
-            "counters": self.watch.counters,
-            "trajectory": self.settings.trajectory(),
-            "data": self.data,
-            "environment": self.engine.environment,
-            "t": round(time.time(), 3),
-        }
-        image = self.engine.snapshot(step).image()
-        return commit.commit(
-            self.run,
-            image,
-            self.history,
-            lambda digest: Companion(sha256=digest, **boundary),
-            self.reporter.beat,
-        )
+        return Outcome(True, asked)
 
     def _fail(self, step: int, reasons: Sequence[str], error: OSError) -> None:
         """Owe the checkpoint, and say so."""
         self._owed = tuple(dict.fromkeys((*self._owed, *reasons)))
         self._retry_at = step + self._distance
-        self._distance = min(2 * self._distance, self.settings.run.checkpoint_every)
+        self._distance = min(2 * self._distance, self._settings.run.checkpoint_every)
         told = from_os_error(error, "writing a checkpoint")
-        self.reporter.alarm("checkpoint", f"{told.message}: {told.hint}")
+        self._reporter.alarm("checkpoint", f"{told.message}: {told.hint}")
 
-    def view(self, step: int) -> None:
+    def _show(self, view: dict[str, Any]) -> None:
         """Write .state.json, which is for people: its failure is an alarm, no more."""
         try:
-            files.replace_json(
-                self.run.state, {"format": 1, **self.curriculum.view(), "step": step}
-            )
+            files.replace_json(self._run.state, view)
         except OSError as error:
-            self.reporter.alarm("state", from_os_error(error, "writing .state.json").message)
+            self._reporter.alarm("state", from_os_error(error, "writing .state.json").message)
         else:
-            self.reporter.healed("state")
+            self._reporter.healed("state")
 
     def _acknowledge(self, request: Request, found: Companion) -> None:
         """Answer a request now that its checkpoint is durable."""
         try:
             if request.pin:
-                commit.pin(self.run, found.step)
-            acknowledge(self.reporter, self.run, request.id, found)
-            requests.discard(self.run, request.id)
+                commit.pin(self._run, found.step)
+            acknowledge(self._reporter, self._run, request.id, found)
+            requests.discard(self._run, request.id)
         except OSError as error:
-            self.reporter.alarm("requests", from_os_error(error, "answering a request").message)
+            self._reporter.alarm("requests", from_os_error(error, "answering a request").message)
         else:
-            self.reporter.healed("requests")
+            self._reporter.healed("requests")
 
     def _prune(self) -> None:
         """Let go of what retention does not keep; a failed purge is an alarm, no more."""
-        keep = self.settings.run
+        keep = self._settings.run
         try:
-            pins = commit.pinned(self.run)
+            pins = commit.pinned(self._run)
             for step in commit.expendable(self._valid, pins, keep.keep_last, keep.keep_every):
-                commit.prune(self.run, step)
+                commit.prune(self._run, step)
                 self._valid.remove(step)
         except OSError as error:
-            self.reporter.alarm(
+            self._reporter.alarm(
                 "retention", from_os_error(error, "deleting old checkpoints").message
             )
         else:
-            self.reporter.healed("retention")
+            self._reporter.healed("retention")
 
 
 def acknowledge(reporter: Reporter, run: RunDirectory, request_id: str, found: Companion) -> None:

@@ -19,7 +19,7 @@ from andread.duties import Control, Progress, Reporter
 from andread.engine.interface import Engine, StepResult
 from andread.engine.optimizer import learning_rate
 from andread.rundir import clock, lock, samples
-from andread.rundir.errors import AndreadError, LastWriteError, from_os_error
+from andread.rundir.errors import AndreadError, BusyError, LastWriteError, from_os_error
 from andread.rundir.history import LossHistory, Witness
 from andread.rundir.layout import RunDirectory
 from andread.rundir.overrides import settings_under
@@ -76,13 +76,23 @@ class Trainer:
         return round(60.0 / statistics.median(self._durations), 3)
 
     def train(self) -> str:
-        """Train; return "finished" or "stopped".
+        """Train; return "finished" or "stopped", when no write is in flight any more.
 
         Raises `DivergedError` where the run must halt, `LastWriteError` where it ended and its
         last checkpoint could not be written.
         """
         if self._control.stopping():
             return "stopped"
+        try:
+            return self._train()
+        except BusyError:  # the run is another's now: nothing more is written
+            raise
+        except BaseException:
+            self._checkpointer.outcome(wait=True)
+            raise
+
+    def _train(self) -> str:
+        """Train to the end, boundary by boundary."""
         while True:
             stopping = self._control.stopping()
             finished = self.step >= self._settings.run.steps
@@ -155,9 +165,40 @@ class Trainer:
             self._replay.observe(witness)
 
     def _checkpoint_if_due(self, stopping: bool, finished: bool) -> bool:
-        """Write the checkpoint of this boundary if there is a reason; False if that failed."""
+        """Begin the checkpoint of this boundary if there is a reason; False if one failed.
+
+        It is waited for where no step may follow before it is durable.
+        """
         orders = self._control.orders()
         self._pending += orders.requests
+        durable = self._take_in(wait=False)
+        reasons, now = self._due(orders.checkpoint, stopping, finished)
+        if not reasons:
+            return durable
+        waited = time.monotonic()
+        if self._checkpointer.writing:  # one that is due is never skipped
+            self._reporter.phase("checkpointing", "the checkpoint before")
+            self._take_in(wait=True)
+            reasons, now = self._due(orders.checkpoint, stopping, finished)
+        self._reporter.phase("checkpointing")
+        self._control.confirm()
+        self._look_after_history()
+        told = {
+            "waited": round(time.monotonic() - waited, 4),
+            "steps_per_minute": self.steps_per_minute,
+        }
+        first = self._checkpointer.last is None
+        self._checkpointer.begin(self.step, reasons, now, told)
+        self._pending = tuple(r for r in self._pending if r not in now)
+        if first or stopping or finished or any(request.hold for request in now):
+            return self._take_in(wait=True)
+        return True
+
+    def _due(self, plain: bool, stopping: bool, finished: bool) -> tuple[list[str], list[Request]]:
+        """Return why this boundary needs a checkpoint, and the requests that it serves.
+
+        `plain` tells that one was asked for by a signal alone.
+        """
         cadence = self.step % self._settings.run.checkpoint_every == 0
         now = [r for r in self._pending if self._is_due(r, cadence or finished)]
         first = self._checkpointer.last is None
@@ -166,24 +207,28 @@ class Trainer:
             for reason, holds in (
                 ("start", first),
                 ("cadence", cadence and not first),
-                ("signal", orders.checkpoint or any(not r.hold for r in now)),
+                ("signal", plain or any(not r.hold for r in now)),
                 ("pivot", any(r.hold for r in now)),
                 ("stop", stopping),
                 ("end", finished),
             )
             if holds
         ]
-        reasons = list(dict.fromkeys((*reasons, *self._checkpointer.owed(self.step))))
-        if not reasons:
+        return list(dict.fromkeys((*reasons, *self._checkpointer.owed(self.step)))), now
+
+    def _take_in(self, wait: bool) -> bool:
+        """Take in how the checkpoint in flight went, if it is over; False if it failed.
+
+        What was asked of one that failed is asked again.
+        """
+        outcome = self._checkpointer.outcome(wait)
+        if outcome is None:
             return True
-        self._reporter.phase("checkpointing")
-        self._control.confirm()
-        self._look_after_history()
-        if not self._checkpointer.write(self.step, reasons, now, self.steps_per_minute):
+        if not outcome.durable:
+            self._pending = (*outcome.asked, *self._pending)
             return False
-        self._pending = tuple(r for r in self._pending if r not in now)
+        self._hold_asked = any(request.hold for request in outcome.asked)
         self._look_after_sources()
-        self._hold_asked = any(request.hold for request in now)
         return True
 
     def _look_after_history(self) -> None:

@@ -16,7 +16,6 @@ import dataclasses
 import fcntl
 import os
 import secrets
-import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +25,7 @@ from andread.rundir import (
     checkpoint,
     commit,
     companion,
+    disk,
     events,
     files,
     history,
@@ -62,8 +62,7 @@ def fork(plan: Plan) -> Record:
         _still_there(run, step)
         with _site(plan.into) as site:
             record = _build(plan, RunDirectory(site / _INNER))
-            (site / _INNER).rename(plan.into)
-            files.sync_directory(plan.into.parent)
+            files.rename(site / _INNER, plan.into)
     except BaseException as error:
         if not held:
             with contextlib.suppress(OSError):
@@ -78,7 +77,7 @@ def fork(plan: Plan) -> Record:
 
 def _still_there(run: RunDirectory, step: int) -> None:
     """Raise `Vanished` if retention took the checkpoint before it was pinned."""
-    if not run.checkpoint(step).exists():
+    if not files.exists(run.checkpoint(step)):
         raise Vanished(
             f"retention has just taken the checkpoint of step {step}",
             "fork at a newer one: andrectl checkpoints lists them",
@@ -103,7 +102,7 @@ def _sweep(into: Path) -> None:
             continue
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(path)
+            files.remove_tree(path)
             render.note(f"removed {path}, which an interrupted fork had left")
         except BlockingIOError:
             render.note(f"another fork into {into} is being made")
@@ -117,13 +116,14 @@ def _sweep(into: Path) -> None:
 def _site(into: Path) -> Iterator[Path]:
     """Make a directory beside `into` to build in, held while it lives; remove it at the end."""
     site = into.with_name(f"{into.name}{TEMPORARY_INFIX}{secrets.token_hex(4)}")
-    site.mkdir(mode=0o700)
+    disk.mkdir(site, 0o700)
     descriptor = os.open(site, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield site
     finally:
-        shutil.rmtree(site, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            files.remove_tree(site)
         os.close(descriptor)
 
 
@@ -131,7 +131,7 @@ def _build(plan: Plan, new: RunDirectory) -> Record:
     """Build the fork in `new`, all of it durable; return its record."""
     run, vouched = plan.run, plan.companion
     for folder in (new.path, new.data):
-        folder.mkdir(mode=0o750)
+        files.make_directory(folder, exists_ok=False)
     shared = _transfer(plan, new)
     _verify(plan, new)
     own = dataclasses.replace(
@@ -234,7 +234,7 @@ def _record(plan: Plan, record: Record) -> None:
     run, step = plan.run, plan.step
     try:
         lineage.record_in_parent(run, record)
-        if run.checkpoint(step).exists():
+        if files.exists(run.checkpoint(step)):
             commit.pin(run, step)
         else:  # retention was quicker than the pin; the fork has its own
             commit.unpin(run, step)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from andread.rundir import clock, events, lock, presence
+from andread.rundir import clock, disk, events, files, lock, presence
 from andread.rundir.errors import (
     OS_FAULT,
     STOPPED,
@@ -95,6 +95,18 @@ def _usr1_blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+@contextlib.contextmanager
+def _log(run: RunDirectory) -> Iterator[int]:
+    """Hold the run's log open to append to; `OSError` for a pipe that nobody reads."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC
+    descriptor = disk.open(run.log, flags, files.FILE_MODE)
+    try:
+        os.set_blocking(descriptor, True)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
 def foreground(run: RunDirectory, options: Sequence[str]) -> None:
     """Become the daemon of `run`, in this terminal; does not return."""
     refuse_if_running(run)
@@ -115,7 +127,7 @@ def start(run: RunDirectory, options: Sequence[str]) -> Event:
     if (unit := systemd.unit_of(run)) is not None:
         return service.start(run, unit, options)
     events_from, log_from = loose.file_size(run.events), loose.file_size(run.log)
-    with run.log.open("ab") as log, _usr1_blocked():
+    with _log(run) as log, _usr1_blocked():
         process = subprocess.Popen(
             command(run, options),
             stdin=subprocess.DEVNULL,

@@ -14,7 +14,7 @@ import hashlib
 import os
 from typing import Any, Final
 
-from andread.rundir import files
+from andread.rundir import disk, files
 from andread.rundir.errors import DataError
 from andread.rundir.layout import RunDirectory
 from andread.rundir.manifest import SPLITS, Manifest, Split, write_manifest
@@ -107,19 +107,19 @@ class _File:
     ) -> None:
         self.size: int = vouched.get("bytes", 0)
         self.hash = hashlib.sha256()
-        self._descriptor = os.open(
+        self._descriptor = disk.open(
             run.partial(source, split),
             os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC,
             files.FILE_MODE,
         )
         offset = 0
-        while data := os.pread(self._descriptor, min(files.CHUNK, self.size - offset), offset):
+        while data := disk.pread(self._descriptor, min(files.CHUNK, self.size - offset), offset):
             self.hash.update(data)
             offset += len(data)
         if vouched and (offset, self.hash.hexdigest()) != (self.size, vouched.get("sha256")):
             self.close()
             raise DataError(f"{run.partial(source, split)} is not what its journal says")
-        os.ftruncate(self._descriptor, self.size)
+        disk.ftruncate(self._descriptor, self.size)
 
     def append(self, data: bytes) -> None:
         files.write_all(self._descriptor, data, self.size)
@@ -127,7 +127,7 @@ class _File:
         self.size += len(data)
 
     def synced(self) -> dict[str, Any]:
-        os.fsync(self._descriptor)
+        disk.fsync(self._descriptor)
         return {"bytes": self.size, "sha256": self.hash.hexdigest()}
 
     def close(self) -> None:

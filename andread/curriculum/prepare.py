@@ -23,7 +23,7 @@ from andread.curriculum.partial import Partial, discard_partial
 from andread.curriculum.sample import sample
 from andread.curriculum.sources import Reader
 from andread.curriculum.tokenizer import Tokenizer, read_tokenizer
-from andread.rundir import files
+from andread.rundir import disk, files
 from andread.rundir.errors import (
     BusyError,
     ConfigError,
@@ -92,7 +92,7 @@ def prepare(
 def _alone(run: RunDirectory) -> Iterator[None]:
     """Keep other preparations of the same run out; sweep what a dead one left."""
     files.make_directory(run.data)
-    descriptor = os.open(run.data_lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, files.FILE_MODE)
+    descriptor = disk.open(run.data_lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, files.FILE_MODE)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -148,14 +148,14 @@ class _Preparation:
                 f"make the vocabulary larger, or remove {self.run.tokenizer} and {self.run.data} "
                 "to begin anew",
             )
-        if not self.run.tokenizer.exists() or read_tokenizer(self.run.tokenizer) != data:
+        if not files.exists(self.run.tokenizer) or read_tokenizer(self.run.tokenizer) != data:
             files.replace(self.run.tokenizer, data)
         return tokenizer, hashlib.sha256(data).hexdigest()
 
     def _tokenizer_bytes(self) -> bytes:
         bound = self.trained or any(self.run.data.glob("*.json"))
         bound = bound or any(self.run.data.glob("*.partial"))
-        own = read_tokenizer(self.run.tokenizer) if self.run.tokenizer.exists() else b""
+        own = read_tokenizer(self.run.tokenizer) if files.exists(self.run.tokenizer) else b""
         if self.trained and not own:
             raise MissingError(
                 f"{self.run.tokenizer} is gone, and the run has trained with it",
@@ -247,13 +247,10 @@ class _Preparation:
 
     def _intact(self, manifest: Manifest) -> bool:
         """Tell whether the token files have the recorded sizes."""
-        try:
-            return all(
-                self.run.tokens(manifest.source, split).stat().st_size == manifest.size(split)
-                for split in SPLITS
-            )
-        except FileNotFoundError:
-            return False
+        return all(
+            files.size(self.run.tokens(manifest.source, split)) == manifest.size(split)
+            for split in SPLITS
+        )
 
     def _make(
         self,

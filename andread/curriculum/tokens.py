@@ -16,6 +16,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from andread.rundir import disk
 from andread.rundir.errors import DataError, MissingError, from_os_error
 from andread.rundir.layout import RunDirectory
 from andread.rundir.manifest import SPLITS, TOKEN_BYTES, Manifest, Split, read_manifest
@@ -36,14 +37,14 @@ class Windows:
         self._size = manifest.size(split)
         self._descriptor = -1
         try:
-            self._descriptor = os.open(
+            self._descriptor = disk.open(
                 self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
             )
         except FileNotFoundError:
             raise MissingError(f"{self.path} does not exist", _RESTORE) from None
         except OSError as error:
             raise from_os_error(error, f"opening {self.path}") from error
-        status = os.fstat(self._descriptor)
+        status = disk.fstat(self._descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_size != self._size:
             self.close()
             raise DataError(
@@ -63,7 +64,7 @@ class Windows:
             raise IndexError(f"window {index} of {self._windows}")
         size = (self.context + 1) * self._width
         try:
-            data = os.pread(self._descriptor, size, index * self.context * self._width)
+            data = disk.pread(self._descriptor, size, index * self.context * self._width)
         except OSError as error:
             raise from_os_error(error, f"reading {self.path}") from error
         if len(data) != size:
@@ -80,7 +81,7 @@ class Windows:
     def sha256(self, stopping: Callable[[], bool] = lambda: False) -> str:
         """Return the hash of the whole file; an empty text if `stopping()` turned true."""
         hasher, offset = hashlib.sha256(), 0
-        while data := os.pread(self._descriptor, 8 << 20, offset):
+        while data := disk.pread(self._descriptor, 8 << 20, offset):
             if stopping():
                 return ""
             hasher.update(data)
@@ -90,7 +91,7 @@ class Windows:
     def in_place(self) -> bool:
         """Tell whether a file of the recorded size lies under the name; trouble is a no."""
         try:
-            return self.path.stat().st_size == self._size
+            return disk.stat(self.path).st_size == self._size
         except OSError:
             return False
 

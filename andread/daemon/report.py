@@ -3,7 +3,7 @@
 On a terminal every step has its line. Otherwise each event and every `log_every`-th step is a
 record of the journal or, where stderr is not that, a JSON object on a line. Nothing here may fail
 the run: a full disk or a closed terminal costs the report, and raises an alarm where one can still
-be seen.
+be seen. Any thread may report.
 """
 
 from __future__ import annotations
@@ -59,20 +59,21 @@ class DaemonReporter:
         }
         self._alarms: dict[str, str] = {}
         self._backlog: deque[dict[str, Any]] = deque(maxlen=_BACKLOG)
-        self._mutex = threading.Lock()
+        self._mutex = threading.RLock()
         self._describe()
 
     def event(self, kind: str, /, **fields: Any) -> None:
         """Append an event to the run's and show it; what cannot be written now follows later."""
-        self._backlog.append(events.make(kind, **fields))
-        try:
-            while self._backlog:
-                events.append(self._run.events, self._backlog[0])
-                self._backlog.popleft()
-        except (OSError, AndreadError) as error:
-            self._raise("events", f"events cannot be recorded: {error}")
-        else:
-            self._clear("events")
+        with self._mutex:
+            self._backlog.append(events.make(kind, **fields))
+            try:
+                while self._backlog:
+                    events.append(self._run.events, self._backlog[0])
+                    self._backlog.popleft()
+            except (OSError, AndreadError) as error:
+                self._raise("events", f"events cannot be recorded: {error}")
+            else:
+                self._clear("events")
         if kind == "checkpoint":
             self._manager.wrote(fields["seconds"])
         self._show(kind, fields, _line(kind, fields))
@@ -132,18 +133,20 @@ class DaemonReporter:
 
     def _raise(self, what: str, detail: str) -> bool:
         """Put an alarm into the lock's content; tell whether it is new."""
-        new = self._alarms.get(what) != detail
-        self._alarms[what] = detail
-        if new:
-            self._describe()
-        return new
+        with self._mutex:
+            new = self._alarms.get(what) != detail
+            self._alarms[what] = detail
+            if new:
+                self._describe()
+            return new
 
     def _clear(self, what: str) -> bool:
         """Take an alarm out of the lock's content; tell whether it was there."""
-        there = self._alarms.pop(what, None) is not None
-        if there:
-            self._describe()
-        return there
+        with self._mutex:
+            there = self._alarms.pop(what, None) is not None
+            if there:
+                self._describe()
+            return there
 
     def say(self, text: str) -> None:
         """Tell whoever watches, in words."""

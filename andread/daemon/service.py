@@ -13,6 +13,7 @@ from andread.daemon.report import DaemonReporter
 from andread.daemon.signals import Signals
 from andread.daemon.supervision import supervisor
 from andread.rundir import errors
+from andread.rundir.early import EarlyRead
 from andread.rundir.errors import AndreadError, BusyError, DivergedError
 from andread.rundir.layout import RunDirectory
 from andread.rundir.lock import RunLock
@@ -69,11 +70,12 @@ def _live(
     try:
         settings = read_settings(run.settings)
         reporter.log_every = settings.run.log_every
+        early = EarlyRead(run)
         from andread.daemon import startup  # the heavy one: torch
 
         if signals.stopping():
             return "asked to stop while starting", errors.OK, {}
-        trainer = startup.assemble(run, settings, options, lock, signals, reporter)
+        trainer = startup.assemble(run, settings, options, lock, signals, reporter, early)
         if trainer is None:
             return "asked to stop while starting", errors.OK, {}
         manager.ready()

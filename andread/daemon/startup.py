@@ -33,6 +33,7 @@ from andread.rundir import (
 from andread.rundir.clock import ProcessIdentity
 from andread.rundir.companion import Companion
 from andread.rundir.drift import refuse_drift
+from andread.rundir.early import EarlyRead
 from andread.rundir.errors import DataError, MissingError, from_os_error
 from andread.rundir.history import LossHistory
 from andread.rundir.layout import REJECTED_SUFFIX, RunDirectory
@@ -52,6 +53,7 @@ def assemble(
     lock: RunLock,
     signals: Signals,
     reporter: DaemonReporter,
+    early: EarlyRead,
 ) -> Trainer | None:
     """Return the trainer of `run`; None if a stop was asked for meanwhile: nothing is written."""
     reporter.phase("loading")
@@ -70,7 +72,7 @@ def assemble(
         settings.engine.device, recorded.get("device", ""), options.device
     )
     threads = environment.configure(settings.engine, int(recorded.get("threads", 0)))
-    engine = FlatEngine(settings, device, threads)
+    engine = FlatEngine(settings, device, threads, early)
     if signals.stopping():
         return None
     recovered = recovery.newest_valid(run, engine.n_params, engine.load, options.accept_history)

@@ -7,19 +7,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from andread.engine import environment
 from andread.engine.interface import StepResult, Tokens
 from andread.engine.model import build
 from andread.engine.optimizer import LossScaler, Optimizer
+from andread.engine.snapshot import Copier, FlatSnapshot
 from andread.engine.store import FlatStore
 from andread.rundir import checkpoint
 from andread.rundir.companion import Companion
+from andread.rundir.early import EarlyRead
 from andread.rundir.settings import OptimizerSettings, Settings
+from andread.rundir.staging import Staging
 
 _DTYPES: Final = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -27,14 +28,25 @@ _DTYPES: Final = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.f
 class FlatEngine:
     """See `interface.Engine`."""
 
-    def __init__(self, settings: Settings, device: torch.device, threads: int) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        device: torch.device,
+        threads: int,
+        early: EarlyRead | None = None,
+    ) -> None:
+        """Build the model on `device`; what `early` has read by then need not be read again."""
         self.settings = settings
         self.device = device
+        self._early = early
         precision = environment.resolve_precision(settings.engine.precision, device)
         self._dtype = _DTYPES[precision]
         self.model = build(settings.model, settings.run.seed).to(device)
         self.store = FlatStore(self.model, device)
         self.n_params = self.store.n_params
+        self._copier = Copier(
+            early.staging(self.n_params) if early else Staging(self.n_params), device
+        )
         self._scaler = LossScaler(device, enabled=precision == "fp16")
         self._optimizer = Optimizer(self.store, settings.optimizer, self._scaler)
         self._forward: nn.Module = self.model
@@ -51,7 +63,7 @@ class FlatEngine:
 
     def step(self, windows: Tokens, step: int, lr: float) -> _FlatStep:
         """Train on one batch; see `interface.Engine.step`."""
-        batch = torch.from_numpy(windows).to(self.device, non_blocking=True)
+        batch = self._to_device(windows)
         self.store.gradients.zero_()
         parts = []
         scale = self._scaler.scale
@@ -62,6 +74,7 @@ class FlatEngine:
             parts.append(losses.detach())
         losses = torch.cat(parts)
         loss = losses.mean()
+        self._copier.wait_on_device()
         norm, found_inf = self._optimizer.apply(step, lr, loss)
         return _FlatStep(torch.cat([torch.stack([loss, norm, found_inf, scale]), losses]))
 
@@ -79,28 +92,30 @@ class FlatEngine:
         """Begin a generation; see `interface.Engine.generation`."""
         return _FlatGeneration(self, prompt)
 
-    def snapshot(self, step: int) -> _FlatSnapshot:
-        """Return the state after `step`; see `interface.Engine.snapshot`."""
-        return _FlatSnapshot(self.store, step)
+    def snapshot(self, step: int) -> FlatSnapshot:
+        """Keep the state after `step`; see `interface.Engine.snapshot`."""
+        return self._copier.copy(self.store, step)
 
     def load(self, path: Path, companion: Companion) -> str:
         """Read a checkpoint; see `interface.Engine.load`."""
-        on_host = [
-            region if region.device.type == "cpu" else torch.empty_like(region, device="cpu")
-            for region in self.store.regions
-        ]
-        digest = checkpoint.read_image(
-            path, companion.step, self.n_params, [_bytes(region) for region in on_host]
-        )
-        for region, read in zip(self.store.regions, on_host, strict=True):
-            if read is not region:
-                region.copy_(read)
+        digest = self._early.take(path) if self._early else None
+        if digest is None:
+            image = self._copier.staging.file
+            digest = checkpoint.read_image(path, companion.step, self.n_params, image)
+        self._copier.restore(self.store)
         self._scaler.load(companion.scaler)
         return digest
 
     def scaler_state(self) -> dict[str, Any]:
         """Return the loss scaler's state; see `interface.Engine.scaler_state`."""
         return self._scaler.state()
+
+    def _to_device(self, windows: Tokens) -> Tensor:
+        """Move `windows` to the device, without waiting for it."""
+        batch = torch.from_numpy(windows)
+        if self.device.type == "cuda":
+            batch = batch.pin_memory()
+        return batch.to(self.device, non_blocking=True)
 
     def _autocast(self) -> contextlib.AbstractContextManager[Any]:
         return torch.autocast(self.device.type, self._dtype, enabled=self._dtype != torch.float32)
@@ -117,18 +132,6 @@ class _FlatStep:
         applied = found_inf == 0.0
         overflow = not applied and scale > 1.0 and loss - loss == 0.0
         return StepResult(loss, norm, tuple(losses), applied, overflow)
-
-
-class _FlatSnapshot:
-    """The live tensors themselves: to be written out before the next step is applied."""
-
-    def __init__(self, store: FlatStore, step: int) -> None:
-        self._store = store
-        self.step = step
-
-    def image(self) -> Sequence[memoryview | bytes]:
-        header = checkpoint.pack_header(self.step, self._store.n_params)
-        return [header, *(_bytes(region.cpu()) for region in self._store.regions)]
 
 
 class _FlatGeneration:
@@ -149,9 +152,3 @@ class _FlatGeneration:
 
     def extend(self, token: int) -> None:
         self._next = [token]
-
-
-def _bytes(tensor: Tensor) -> memoryview:
-    """Return the memory of a contiguous CPU tensor as writable bytes."""
-    array: NDArray[np.float32] = tensor.numpy()
-    return array.data.cast("B")

@@ -46,8 +46,11 @@ class Snapshot(Protocol):
     def step(self) -> int:
         """Return the step."""
 
-    def image(self) -> Sequence[memoryview | bytes]:
-        """Return the checkpoint file in pieces; valid until the next step is applied."""
+    def image(self) -> memoryview:
+        """Return the checkpoint file, once it is complete; valid until the next snapshot.
+
+        May be called in another thread while training goes on.
+        """
 
 
 class Engine(Protocol):
@@ -70,7 +73,7 @@ class Engine(Protocol):
         """Begin a generation that continues `prompt`."""
 
     def snapshot(self, step: int) -> Snapshot:
-        """Return the state right after `step`."""
+        """Keep the state right after `step`: training may go on at once."""
 
     def load(self, path: Path, companion: Companion) -> str:
         """Read a checkpoint into the engine; return the file's SHA-256.

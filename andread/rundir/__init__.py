@@ -9,6 +9,7 @@ Imports neither torch nor click nor systemd. Each module owns one noun:
     policy      policy.json
     feasibility whether a policy can be obeyed
     files       the only way to write here: atomic, durable
+    disk        the calls that it makes, where tests can make each of them fail
     lock        who owns the run
     presence    what the owner tells about itself
     checkpoint  the .bin file

@@ -15,15 +15,16 @@ wrong with one has its own message in `InvalidCheckpoint`.
 from __future__ import annotations
 
 import hashlib
-import os
 import struct
-from collections.abc import Sequence
+from collections import deque
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from andread.rundir import files
+from andread.rundir import disk, files
 from andread.rundir.errors import DataError
+from andread.rundir.hashing import ThreadedHash
 from andread.rundir.settings import MAX_PARAMETERS, MAX_STEP
 
 HEADER: Final = struct.Struct("<ii")
@@ -55,8 +56,8 @@ def pack_header(step: int, n_params: int) -> bytes:
 
 def read_header(descriptor: int, path: Path) -> Header:
     """Read and check the header against the file's size; raise `InvalidCheckpoint`."""
-    size = os.fstat(descriptor).st_size
-    head = os.pread(descriptor, HEADER.size, 0)
+    size = disk.fstat(descriptor).st_size
+    head = disk.pread(descriptor, HEADER.size, 0)
     if len(head) < HEADER.size:
         raise InvalidCheckpoint(f"{path.name} is cut off in its header ({size} bytes)")
     step, n_params = HEADER.unpack(head)
@@ -79,18 +80,16 @@ def read_header(descriptor: int, path: Path) -> Header:
     return Header(step, n_params)
 
 
-def read_image(
-    path: Path, step: int | None, n_params: int, regions: Sequence[memoryview] | None = None
-) -> str:
+def read_image(path: Path, step: int | None, n_params: int, into: memoryview | None = None) -> str:
     """Read the checkpoint at `path` and return the SHA-256 of the whole file.
 
-    With `regions`, three writable byte buffers of 4n bytes each, weights, m and v are read
-    straight into them; without, the file is only checked. `step` None accepts any step.
+    With `into`, 8 + 12n writable bytes such as `Staging.file`, the file is read straight into
+    it; without, it is only checked. `step` None accepts any step. Hashing runs alongside.
 
     Raises `InvalidCheckpoint` for what is wrong with the file, `OSError` for what is wrong with
     reading it.
     """
-    with files.opened(path) as descriptor:
+    with files.opened(path) as descriptor, ThreadedHash() as digest:
         header = read_header(descriptor, path)
         if step is not None and header.step != step:
             raise InvalidCheckpoint(f"{path.name} says it is of step {header.step}")
@@ -98,17 +97,19 @@ def read_image(
             raise InvalidCheckpoint(
                 f"{path.name} has {header.n_params:,} parameters, the model has {n_params:,}"
             )
-        digest = hashlib.sha256(HEADER.pack(header.step, header.n_params))
-        scratch = memoryview(bytearray(min(files.CHUNK, 4 * n_params)))
-        for index, name in enumerate(REGIONS):
-            offset = HEADER.size + 4 * n_params * index
-            for start in range(0, 4 * n_params, files.CHUNK):
-                length = min(files.CHUNK, 4 * n_params - start)
-                target = regions[index][start : start + length] if regions else scratch[:length]
-                if files.read_into(descriptor, target, offset + start) < length:
-                    raise InvalidCheckpoint(f"{path.name} ends early in region {name}")
-                digest.update(target)
-    return digest.hexdigest()
+        size = file_size(n_params)
+        spare = [memoryview(bytearray(0 if into else min(files.CHUNK, size))) for _ in range(2)]
+        hashed: deque[Future[None]] = deque()
+        for number, start in enumerate(range(0, size, files.CHUNK)):
+            if len(hashed) == len(spare):
+                hashed.popleft().result()
+            window = into[start : start + files.CHUNK] if into else spare[number % 2]
+            target = window[: size - start]
+            if (count := files.read_into(descriptor, target, start)) < len(target):
+                region = REGIONS[max(0, start + count - HEADER.size) // (4 * n_params)]
+                raise InvalidCheckpoint(f"{path.name} ends early in region {region}")
+            hashed.append(digest.update(target))
+        return digest.hexdigest()
 
 
 def hashes(path: Path) -> dict[str, str]:
@@ -118,14 +119,13 @@ def hashes(path: Path) -> dict[str, str]:
     """
     with files.opened(path) as descriptor:
         header = read_header(descriptor, path)
-        whole = hashlib.sha256(HEADER.pack(header.step, header.n_params))
         found = {}
-        with os.fdopen(os.dup(descriptor), "rb") as stream:
-            stream.seek(HEADER.size)
+        whole = ThreadedHash(HEADER.pack(header.step, header.n_params))
+        with whole, files.stream(descriptor, HEADER.size) as stream:
             for name in REGIONS:
                 region = hashlib.sha256()
                 for chunk in files.chunks(stream, 4 * header.n_params):
+                    whole.update(memoryview(chunk))
                     region.update(chunk)
-                    whole.update(chunk)
                 found[name] = region.hexdigest()
-    return {"file": whole.hexdigest(), **found}
+            return {"file": whole.hexdigest(), **found}

@@ -12,65 +12,53 @@ fsync, companion.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from andread.rundir import checkpoint, companion, files
 from andread.rundir.companion import Companion
 from andread.rundir.errors import DataError
+from andread.rundir.hashing import ThreadedHash
 from andread.rundir.history import LossHistory
 from andread.rundir.layout import RunDirectory, step_of
 
 
 def commit(
     run: RunDirectory,
-    image: Sequence[memoryview | bytes],
+    image: memoryview | bytes,
     history: LossHistory,
     vouch: Callable[[str], Companion],
     beat: Callable[[], None] = lambda: None,
 ) -> Companion:
     """Make one checkpoint durable and return its companion.
 
-    `image` is the file in pieces; `vouch` makes the companion from the file's SHA-256; `beat`
-    is called after each chunk of them. Raises `OSError` if anything fails; no final name has
-    changed then but perhaps the companion's. If only the last directory fsync failed, the .bin has
-    its name too, whole, but not known to be durable.
+    `image` is the whole file, at best page-aligned as `Staging.file` is; `vouch` makes the
+    companion from its SHA-256; `beat` is called after each chunk of it. Raises `OSError` if
+    anything fails; no final name has changed then but perhaps the companion's. If only the last
+    directory fsync failed, the .bin has its name too, whole, but not known to be durable.
     """
-    size = sum(memoryview(piece).nbytes for piece in image)
-    step, _ = checkpoint.HEADER.unpack(bytes(memoryview(image[0])[: checkpoint.HEADER.size]))
-    digest = hashlib.sha256()
-    with files.Staged(run.checkpoint(step), size) as staged:
-        for piece in _chunks(image):
-            staged.write(piece)
-            digest.update(piece)
-            beat()
+    image = memoryview(image)
+    step, _ = checkpoint.HEADER.unpack(image[: checkpoint.HEADER.size])
+    with files.Staged(run.checkpoint(step), len(image)) as staged, ThreadedHash() as digest:
+        digest.update(image)
+        staged.write_direct(image, beat)
+        sha256 = digest.hexdigest(beat)
         history.sync()
-        made = vouch(digest.hexdigest())
+        made = vouch(sha256)
         companion.write(run.companion(step), made)
         staged.commit()
     return made
 
 
-def _chunks(image: Iterable[memoryview | bytes]) -> Iterable[memoryview]:
-    """Yield `image` in pieces small enough to be hashed while they are warm."""
-    for piece in image:
-        view = memoryview(piece).cast("B")
-        for start in range(0, len(view), files.CHUNK):
-            yield view[start : start + files.CHUNK]
-
-
 def pinned(run: RunDirectory) -> set[int]:
     """Return the steps whose checkpoints are pinned."""
-    if not run.pins.is_dir():
-        return set()
-    steps = (step_of(entry.name) for entry in run.pins.iterdir())
+    steps = map(step_of, files.names(run.pins))
     return {step for step in steps if step is not None}
 
 
 def pin(run: RunDirectory, step: int) -> None:
     """Keep the checkpoint of `step` from retention."""
     files.make_directory(run.pins)
-    if not run.pin(step).exists():
+    if not files.exists(run.pin(step)):
         files.replace(run.pin(step), b"")
 
 
@@ -120,11 +108,13 @@ def sweep(run: RunDirectory) -> list[str]:
     """
     swept = files.sweep(run.path)
     for directory in (run.requests, run.pins, run.forks):
-        if directory.is_dir():
+        if files.is_directory(directory):
             swept += files.sweep(directory)
-    for path in sorted(run.path.glob("step_*.json")):
-        ours = step_of(path.stem) is not None and (path.is_symlink() or not path.is_dir())
-        if ours and not path.with_suffix(".bin").exists():
+    for name in files.names(run.path):
+        path = run.path / name
+        ours = path.suffix == ".json" and step_of(path.stem) is not None
+        ours = ours and not files.is_directory(path, follow=False)
+        if ours and not files.exists(path.with_suffix(".bin")):
             files.remove(path)
-            swept.append(path.name)
+            swept.append(name)
     return swept

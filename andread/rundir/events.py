@@ -8,7 +8,6 @@ skips lines that are torn.
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -52,8 +51,7 @@ def read(path: Path, offset: int = 0) -> Iterator[dict[str, Any]]:
 
 
 def _events(descriptor: int, offset: int) -> Iterator[dict[str, Any]]:
-    with os.fdopen(os.dup(descriptor), "rb") as stream:
-        stream.seek(offset)
+    with files.stream(descriptor, offset) as stream:
         for line in stream:
             try:
                 event = orjson.loads(line)

@@ -17,15 +17,17 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import io
 import os
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, cast
 
 import orjson
 
+from andread.rundir import disk
 from andread.rundir.errors import DataError
 from andread.rundir.layout import TEMPORARY_INFIX
 
@@ -33,6 +35,12 @@ CHUNK: Final = 8 << 20
 """Bytes a write call: 64 KiB chunks were four times slower."""
 
 FILE_MODE: Final = 0o640
+DIRECTORY_MODE: Final = 0o750
+
+_BUFFER: Final = 1 << 16
+
+_PAGE: Final = 4096
+"""Direct I/O wants memory, offset and length in multiples of it, everywhere."""
 
 _FICLONE: Final = 0x40049409  # _IOW(0x94, 9, int)
 
@@ -44,7 +52,7 @@ def write_all(descriptor: int, data: memoryview | bytes, offset: int) -> None:
     """Write all of `data` at `offset`, however short the single writes turn out."""
     view = memoryview(data).cast("B")
     while view:
-        written = os.pwrite(descriptor, view[:CHUNK], offset)
+        written = disk.pwrite(descriptor, view[:CHUNK], offset)
         if written == 0:
             raise OSError(errno.EIO, "a write made no progress")
         offset += written
@@ -55,7 +63,7 @@ def read_into(descriptor: int, target: memoryview, offset: int) -> int:
     """Fill `target` from `offset` on; return the bytes read, fewer only at the end of the file."""
     done = 0
     while done < len(target):
-        count = os.preadv(descriptor, [target[done:]], offset + done)
+        count = disk.preadv(descriptor, [target[done:]], offset + done)
         if count == 0:
             break
         done += count
@@ -65,16 +73,54 @@ def read_into(descriptor: int, target: memoryview, offset: int) -> int:
 def is_named(descriptor: int, path: Path) -> bool:
     """Tell whether `path` still names the file that is open as `descriptor`."""
     try:
-        return os.path.samestat(os.fstat(descriptor), path.lstat())
+        return os.path.samestat(disk.fstat(descriptor), disk.lstat(path))
     except FileNotFoundError:
         return False
 
 
+def exists(path: Path, follow: bool = True) -> bool:
+    """Tell whether there is something under the name `path`; trouble with looking is raised.
+
+    Without `follow` a symbolic link that leads nowhere is something too.
+    """
+    return _status(path, follow) is not None
+
+
+def is_directory(path: Path, follow: bool = True) -> bool:
+    """Tell whether `path` is a directory; trouble with looking is raised."""
+    status = _status(path, follow)
+    return status is not None and stat.S_ISDIR(status.st_mode)
+
+
+def size(path: Path) -> int | None:
+    """Return the size of what is under the name `path`, None if nothing is; trouble is raised."""
+    status = _status(path, follow=True)
+    return None if status is None else status.st_size
+
+
+def _status(path: Path, follow: bool) -> os.stat_result | None:
+    """Return what the file system says of `path`; unlike `Path.exists`, no error is a no."""
+    try:
+        return disk.stat(path) if follow else disk.lstat(path)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            return None
+        raise
+
+
+def names(directory: Path) -> list[str]:
+    """Return the names in `directory` in order, none if it is no directory."""
+    try:
+        return sorted(disk.listdir(directory))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
 def sync_directory(path: Path) -> None:
     """Make the names in the directory `path` durable."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    descriptor = disk.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        os.fsync(descriptor)
+        disk.fsync(descriptor)
     finally:
         os.close(descriptor)
 
@@ -89,7 +135,7 @@ class Staged:
         self.final = final
         self.path = final.with_name(f"{final.name}{TEMPORARY_INFIX}{secrets.token_hex(4)}")
         self._offset = 0
-        self._descriptor = os.open(
+        self._descriptor = disk.open(
             self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE
         )
         try:
@@ -107,14 +153,38 @@ class Staged:
     def clone(self, descriptor: int) -> None:
         """Become a reflink of the open file `descriptor`; `OSError` where that cannot be."""
         fcntl.ioctl(self._descriptor, _FICLONE, descriptor)
-        self._offset = os.fstat(descriptor).st_size
+        self._offset = disk.fstat(descriptor).st_size
+
+    def write_direct(self, data: memoryview, beat: Callable[[], None] = lambda: None) -> None:
+        """Write `data` as the whole file, past the page cache where that can be done.
+
+        Its whole pages go by direct I/O if the file system takes it and `data` is page-aligned,
+        so that a checkpoint neither floods the cache nor slows the step that runs beside it; the
+        rest goes the usual way. `beat` is called after each chunk.
+        """
+        direct = len(data) // _PAGE * _PAGE
+        if direct and _set_direct(self._descriptor, True):
+            try:
+                while self._offset < direct:
+                    chunk = data[self._offset : min(direct, self._offset + CHUNK)]
+                    if not (written := disk.pwrite(self._descriptor, chunk, self._offset)):
+                        break
+                    self._offset += written
+                    beat()
+            except OSError as error:
+                if error.errno != errno.EINVAL:
+                    raise
+            _set_direct(self._descriptor, False)
+        for start in range(self._offset, len(data), CHUNK):
+            self.write(data[start : start + CHUNK])
+            beat()
 
     def commit(self) -> None:
         """fsync, rename to the final name, fsync the directory; discard on any failure."""
         try:
-            os.ftruncate(self._descriptor, self._offset)
-            os.fsync(self._descriptor)
-            self.path.rename(self.final)
+            disk.ftruncate(self._descriptor, self._offset)
+            disk.fsync(self._descriptor)
+            disk.rename(self.path, self.final)
         except BaseException:
             self.discard()
             raise
@@ -128,7 +198,7 @@ class Staged:
             os.close(self._descriptor)
             self._descriptor = -1
         with contextlib.suppress(OSError):  # never to hide the error that led here
-            self.path.unlink()
+            disk.unlink(self.path)
 
     def __enter__(self) -> Staged:
         return self
@@ -138,10 +208,21 @@ class Staged:
             self.discard()
 
 
+def _set_direct(descriptor: int, direct: bool) -> bool:
+    """Turn direct I/O on or off; tell whether the file system agreed."""
+    flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
+    flags = flags | os.O_DIRECT if direct else flags & ~os.O_DIRECT
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, flags)
+    except OSError:
+        return False
+    return True
+
+
 def _preallocate(descriptor: int, size: int) -> None:
     """Take `size` bytes of space now, where the file system can."""
     try:
-        os.posix_fallocate(descriptor, 0, size)
+        disk.posix_fallocate(descriptor, 0, size)
     except OSError as error:
         if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
             raise
@@ -162,43 +243,76 @@ def replace_json(path: Path, value: Any) -> None:
 def append_line(path: Path, line: bytes) -> None:
     """Append `line` (without newline) to `path` in one write, starting on a line of its own."""
     with opened(path, os.O_RDWR | os.O_CREAT | os.O_APPEND) as descriptor:
-        end = os.fstat(descriptor).st_size
-        torn = end > 0 and os.pread(descriptor, 1, end - 1) != b"\n"
+        end = disk.fstat(descriptor).st_size
+        torn = end > 0 and disk.pread(descriptor, 1, end - 1) != b"\n"
         data = (b"\n" if torn else b"") + line + b"\n"
-        if os.write(descriptor, data) != len(data):
+        if disk.write(descriptor, data) != len(data):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
 
-def make_directory(path: Path) -> None:
-    """Make the directory `path`, durably; it may be there already."""
-    if not path.is_dir():
-        path.mkdir(mode=0o750)
+def make_directory(path: Path, exists_ok: bool = True) -> None:
+    """Make the directory `path`, durably; with `exists_ok` it may be there already."""
+    if not (exists_ok and is_directory(path)):
+        disk.mkdir(path, DIRECTORY_MODE)
         sync_directory(path.parent)
 
 
 def rename(path: Path, target: Path) -> None:
     """Rename `path` to `target` in the same directory, durably."""
-    path.rename(target)
+    disk.rename(path, target)
     sync_directory(target.parent)
 
 
 def remove(path: Path) -> None:
     """Remove `path` durably; it may be gone already."""
     with contextlib.suppress(FileNotFoundError):
-        path.unlink()
+        disk.unlink(path)
         sync_directory(path.parent)
+
+
+def remove_tree(path: Path) -> None:
+    """Remove the directory `path` with all that is in it, durably."""
+    for name in disk.listdir(path):
+        entry = path / name
+        if is_directory(entry, follow=False):
+            remove_tree(entry)
+        else:
+            disk.unlink(entry)
+    disk.rmdir(path)
+    sync_directory(path.parent)
 
 
 def sweep(directory: Path) -> list[str]:
     """Remove temporary files that a dead writer left in `directory`; return their names."""
     left = [
-        entry
-        for entry in directory.iterdir()
-        if TEMPORARY_INFIX in entry.name and (entry.is_symlink() or not entry.is_dir())
+        name
+        for name in disk.listdir(directory)
+        if TEMPORARY_INFIX in name and not is_directory(directory / name, follow=False)
     ]
-    for entry in left:
-        entry.unlink()
-    return [entry.name for entry in left]
+    for name in left:
+        disk.unlink(directory / name)
+    return left
+
+
+class _Reading(io.RawIOBase):
+    """An open file as a stream of its own position; closing it leaves the descriptor open."""
+
+    def __init__(self, descriptor: int, offset: int) -> None:
+        self._descriptor = descriptor
+        self._offset = offset
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, target: Any) -> int:
+        count = disk.preadv(self._descriptor, [target], self._offset)
+        self._offset += count
+        return count
+
+
+def stream(descriptor: int, offset: int = 0) -> BinaryIO:
+    """Return a stream that reads the file open as `descriptor` from `offset` on."""
+    return cast(BinaryIO, io.BufferedReader(_Reading(descriptor, offset), _BUFFER))
 
 
 def chunks(stream: BinaryIO, length: int) -> Iterator[bytes]:
@@ -215,12 +329,12 @@ def open_regular(path: Path, flags: int) -> int:
     """Open the regular file `path`, never blocking; raise `DataError` for anything else."""
     try:
         flags |= os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
-        descriptor = os.open(path, flags, FILE_MODE)
+        descriptor = disk.open(path, flags, FILE_MODE)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
             raise _not_regular(path) from None
         raise
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+    if not stat.S_ISREG(disk.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise _not_regular(path)
     return descriptor
@@ -243,11 +357,15 @@ def _not_regular(path: Path) -> DataError:
 def read_bytes(path: Path, limit: int) -> bytes:
     """Read the regular file `path` whole; `DataError` if it is larger than `limit` bytes."""
     with opened(path) as descriptor:
-        size = os.fstat(descriptor).st_size
+        size = disk.fstat(descriptor).st_size
         if size > limit:
             raise DataError(f"{path} has {size:,} bytes, more than {limit:,}", "it is not ours")
-        with os.fdopen(os.dup(descriptor), "rb") as stream:
-            return stream.read()
+        pieces: list[bytes] = []
+        offset = 0
+        while piece := disk.pread(descriptor, CHUNK, offset):
+            pieces.append(piece)
+            offset += len(piece)
+        return b"".join(pieces)
 
 
 def read_json(path: Path, limit: int = 64 << 20) -> Any:

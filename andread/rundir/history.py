@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import threading
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ from typing import Any, BinaryIO, Final
 
 import orjson
 
-from andread.rundir import files
+from andread.rundir import disk, files
 from andread.rundir.layout import REJECTED_SUFFIX
 
 OPENING: Final = b"[\n"
@@ -54,7 +55,7 @@ class Witness:
 
 
 class LossHistory:
-    """The history as its one writer has it.
+    """The history as its one writer has it. `sync` may run in another thread beside `record`.
 
     `last_step` is the last recorded step, `step` the last one lived through: behind it in a
     replay, equal to it otherwise.
@@ -70,6 +71,7 @@ class LossHistory:
         self._unsynced_from = length
         self._fault = False
         self._descriptor = -1
+        self._mutex = threading.Lock()
 
     @classmethod
     def create(cls, path: Path, step: int = 0) -> LossHistory:
@@ -84,14 +86,14 @@ class LossHistory:
         Whole entries with consecutive steps behind that become witnesses of the replay; the
         rest, torn by a crash, is cut off. Returns the history and the number of bytes cut.
         """
-        with files.opened(path) as descriptor, os.fdopen(os.dup(descriptor), "rb") as stream:
+        with files.opened(path) as descriptor, files.stream(descriptor) as stream:
             digest = hashlib.sha256()
             for chunk in files.chunks(stream, length):
                 digest.update(chunk)
             recorded = deque(_entries_after(stream, length, step))
             end = length + sum(len(data) for data, _ in recorded)
-            size = os.fstat(descriptor).st_size
-            clean = size == end + len(CLOSING) and os.pread(descriptor, 3, end) == CLOSING
+            size = disk.fstat(descriptor).st_size
+            clean = size == end + len(CLOSING) and disk.pread(descriptor, 3, end) == CLOSING
         history = cls._writing(path, step, digest, length)
         history._recorded = recorded
         history._unsynced = [data for data, _ in recorded]
@@ -99,8 +101,8 @@ class LossHistory:
         if not clean:
             try:
                 files.write_all(history._descriptor, CLOSING, end)
-                os.ftruncate(history._descriptor, end + len(CLOSING))
-                os.fsync(history._descriptor)
+                disk.ftruncate(history._descriptor, end + len(CLOSING))
+                disk.fsync(history._descriptor)
             except OSError:
                 history.close()
                 raise
@@ -141,24 +143,28 @@ class LossHistory:
         body = orjson.dumps(entry)
         data = body if self._length == len(OPENING) else SEPARATOR + body
         self._advance(data)
-        self._unsynced.append(data)
-        if self._fault:
-            self._rewrite()
-        else:
-            self._write(data, self._length - len(data))
+        with self._mutex:
+            self._unsynced.append(data)
+            if self._fault:
+                self._rewrite()
+            else:
+                self._write(data, self._length - len(data))
         return None
 
     def sync(self) -> None:
-        """Make every entry durable; raises `OSError` if that fails, and can be called again."""
-        if self._fault:
-            self._rewrite()
+        """Make every entry so far durable; `OSError` if that fails, and can be called again."""
+        with self._mutex:
+            if self._fault:
+                self._rewrite()
+            written = len(self._unsynced)
         try:
-            os.fsync(self._descriptor)
+            disk.fsync(self._descriptor)
         except OSError:
             self._fault = True
             raise
-        self._unsynced_from += sum(map(len, self._unsynced))
-        self._unsynced.clear()
+        with self._mutex:  # entries recorded meanwhile may have missed this fsync
+            self._unsynced_from += sum(map(len, self._unsynced[:written]))
+            del self._unsynced[:written]
 
     @property
     def is_lost(self) -> bool:
@@ -170,13 +176,13 @@ class LossHistory:
 
         What stands under the name now is set aside. Raises `OSError` if that fails.
         """
-        if self.path.exists() or self.path.is_symlink():
+        if files.exists(self.path, follow=False):
             files.rename(self.path, self.path.with_name(self.path.name + REJECTED_SUFFIX))
         end = self._unsynced_from + sum(map(len, self._unsynced))
         with files.Staged(self.path, end + len(CLOSING)) as staged:
             for start in range(0, self._unsynced_from, files.CHUNK):
                 length = min(files.CHUNK, self._unsynced_from - start)
-                staged.write(os.pread(self._descriptor, length, start))
+                staged.write(disk.pread(self._descriptor, length, start))
             staged.write(b"".join(self._unsynced) + CLOSING)
             staged.commit()
         os.close(self._descriptor)
@@ -256,7 +262,7 @@ def prefix_sha256(path: Path, length: int) -> str | None:
     """Return the SHA-256 of the first `length` bytes, None if the file is shorter or missing."""
     digest = hashlib.sha256()
     try:
-        with files.opened(path) as descriptor, os.fdopen(os.dup(descriptor), "rb") as stream:
+        with files.opened(path) as descriptor, files.stream(descriptor) as stream:
             for chunk in files.chunks(stream, length):
                 digest.update(chunk)
     except (FileNotFoundError, EOFError):
@@ -272,7 +278,7 @@ def copy_prefix(path: Path, target: Path, length: int) -> str | None:
     digest = hashlib.sha256()
     with (
         files.opened(path) as descriptor,
-        os.fdopen(os.dup(descriptor), "rb") as stream,
+        files.stream(descriptor) as stream,
         files.Staged(target, length + len(CLOSING)) as staged,
     ):
         try:
@@ -289,7 +295,7 @@ def copy_prefix(path: Path, target: Path, length: int) -> str | None:
 def end_of_step(path: Path, step: int) -> int | None:
     """Return the offset behind the entry of `step`, None if there is no such entry."""
     offset = 0
-    with files.opened(path) as descriptor, os.fdopen(os.dup(descriptor), "rb") as stream:
+    with files.opened(path) as descriptor, files.stream(descriptor) as stream:
         if step == 0:
             return len(OPENING) if stream.read(len(OPENING)) == OPENING else None
         for line in stream:
@@ -309,13 +315,13 @@ def entry_after(path: Path, length: int, step: int) -> dict[str, Any] | None:
 def ends_at(path: Path, length: int) -> bool:
     """Tell whether nothing but the closing bracket follows a prefix of `length` bytes."""
     with files.opened(path) as descriptor:
-        size = os.fstat(descriptor).st_size
-        return size == length + len(CLOSING) and os.pread(descriptor, 3, length) == CLOSING
+        size = disk.fstat(descriptor).st_size
+        return size == length + len(CLOSING) and disk.pread(descriptor, 3, length) == CLOSING
 
 
 def read(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the entries from the first on, tolerating a torn end. For readers."""
-    with files.opened(path) as descriptor, os.fdopen(os.dup(descriptor), "rb") as stream:
+    with files.opened(path) as descriptor, files.stream(descriptor) as stream:
         for line in stream:
             if line not in (OPENING, CLOSING[1:]) and (entry := _entry(line.rstrip(b",\n"))):
                 yield entry
@@ -323,8 +329,7 @@ def read(path: Path) -> Iterator[dict[str, Any]]:
 
 def read_after(path: Path, length: int, step: int) -> Iterator[dict[str, Any]]:
     """Yield the whole, consecutive entries behind a prefix of `length` bytes up to `step`."""
-    with files.opened(path) as descriptor, os.fdopen(os.dup(descriptor), "rb") as stream:
-        stream.seek(length)
+    with files.opened(path) as descriptor, files.stream(descriptor, length) as stream:
         for _, entry in _entries_after(stream, length, step):
             yield entry
 
@@ -333,11 +338,11 @@ def tail(path: Path, count: int) -> list[dict[str, Any]]:
     """Return the last `count` entries or fewer, without reading the whole file. For readers."""
     try:
         with files.opened(path) as descriptor:
-            size = os.fstat(descriptor).st_size
+            size = disk.fstat(descriptor).st_size
             span = 256 * (count + 2)
             while True:
                 start = max(0, size - span)
-                lines = os.pread(descriptor, size - start, start).split(b"\n")
+                lines = disk.pread(descriptor, size - start, start).split(b"\n")
                 entries = [e for line in lines if (e := _entry(line.rstrip(b","))) and "step" in e]
                 if len(entries) >= count or start == 0:
                     return entries[max(0, len(entries) - count) :]

@@ -30,6 +30,8 @@ import re
 from pathlib import Path
 from typing import Final
 
+from andread.rundir import disk
+
 _STEP: Final = re.compile(r"step_([0-9]{6}|[1-9][0-9]{6,})")
 TEMPORARY_INFIX: Final = ".tmp-"
 REJECTED_SUFFIX: Final = ".rejected"
@@ -100,7 +102,7 @@ class RunDirectory:
 
     def checkpoint_steps(self) -> list[int]:
         """Return the steps that have a checkpoint file, in rising order, as numbers."""
-        names = (entry.name for entry in self.path.iterdir())
+        names = disk.listdir(self.path)
         steps = (step_of(name.removesuffix(".bin")) for name in names if name.endswith(".bin"))
         return sorted(step for step in steps if step is not None)
 

@@ -81,9 +81,7 @@ def record_in_parent(parent: RunDirectory, record: Record) -> None:
 
 def forks(run: RunDirectory) -> list[Path]:
     """Return the files that record the forks of `run`."""
-    if not run.forks.is_dir():
-        return []
-    return sorted(path for path in run.forks.iterdir() if path.suffix == ".json")
+    return [run.forks / name for name in files.names(run.forks) if name.endswith(".json")]
 
 
 def is_the_fork(run: RunDirectory, record: Record) -> bool:
@@ -96,7 +94,7 @@ def is_the_parent(run: RunDirectory, record: Record) -> bool:
     """Tell whether `run` is the parent that `record` tells of: it knows, or its history does."""
     if not run.exists():
         return False
-    if run.fork(record.id).exists():
+    if files.exists(run.fork(record.id)):
         return True
     kept = history.prefix_sha256(run.history, record.history_length)
     return record.step > 0 and kept == record.history_sha256

@@ -23,7 +23,7 @@ from typing import Any, Final
 
 import orjson
 
-from andread.rundir import clock, files
+from andread.rundir import clock, disk, files
 from andread.rundir.errors import BusyError, DataError, from_os_error
 
 _FLOCK: Final = struct.Struct("hhqqi4x")  # struct flock of 64-bit Linux
@@ -84,9 +84,9 @@ class RunLock:
         """Rewrite the lock's content; information only, so a failed write is no failure."""
         data = orjson.dumps(content)
         with contextlib.suppress(OSError):
-            size = max(os.fstat(self._descriptor).st_size, len(data) + 1)  # over all there was
+            size = max(disk.fstat(self._descriptor).st_size, len(data) + 1)  # over all there was
             size = -(-size // _BLOCK) * _BLOCK
-            os.pwrite(self._descriptor, data.ljust(size - 1) + b"\n", 0)
+            disk.pwrite(self._descriptor, data.ljust(size - 1) + b"\n", 0)
 
     def release(self) -> None:
         """Give the lock back."""

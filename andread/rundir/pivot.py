@@ -16,7 +16,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import re
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -94,7 +93,7 @@ def archive_name(run: RunDirectory, step: int) -> str:
     """Return the name of the next archive of `step`: `-2` and so on where there are some."""
     name = f"pivot_{step:06d}"
     number = 1
-    while (run.archive / (name if number == 1 else f"{name}-{number}")).exists():
+    while files.exists(run.archive / (name if number == 1 else f"{name}-{number}")):
         number += 1
     return name if number == 1 else f"{name}-{number}"
 
@@ -106,8 +105,7 @@ def archive(run: RunDirectory, name: str, manifest: dict[str, Any]) -> dict[str,
     """
     folder = _folder(run, name)
     files.make_directory(run.archive)
-    folder.mkdir(mode=0o750)
-    files.sync_directory(run.archive)
+    files.make_directory(folder, exists_ok=False)
     copied = {
         path.name: _copy(path, folder / path.name) for path in (run.samples, run.state, run.policy)
     }
@@ -132,9 +130,7 @@ def read_manifest(run: RunDirectory, name: str) -> dict[str, Any]:
 
 def archives(run: RunDirectory) -> list[str]:
     """Return the names of all archives, in the order of their steps."""
-    if not run.archive.is_dir():
-        return []
-    names = [entry.name for entry in run.archive.iterdir() if _NAME.fullmatch(entry.name)]
+    names = [name for name in files.names(run.archive) if _NAME.fullmatch(name)]
     return sorted(names, key=lambda name: [int(n) for n in re.findall(r"\d+", name)])
 
 
@@ -142,15 +138,14 @@ def restore(run: RunDirectory, name: str) -> None:
     """Put the archived sidecars back, byte for byte; policy.json is left to the caller."""
     for path in (run.samples, run.state):
         kept = _folder(run, name) / path.name
-        if kept.exists():
+        if files.exists(kept):
             files.replace(path, files.read_bytes(kept, files.UNLIMITED))
 
 
 def discard(run: RunDirectory, name: str) -> None:
     """Remove the archive `name` of a pivot that is off; it may be gone, or never made."""
-    if name and (folder := _folder(run, name)).exists():
-        shutil.rmtree(folder)
-        files.sync_directory(run.archive)
+    if name and files.exists(folder := _folder(run, name)):
+        files.remove_tree(folder)
 
 
 def _folder(run: RunDirectory, name: str) -> Path:

@@ -82,7 +82,7 @@ def valid_at(run: RunDirectory, step: int) -> Companion:
     history is not what it vouches for, and what `from_os_error` makes of trouble with reading.
     """
     try:
-        if not run.checkpoint(step).exists():
+        if not files.exists(run.checkpoint(step)):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), run.checkpoint(step))
         try:
             n_params = companion.read(run.companion(step)).n_params
@@ -140,7 +140,8 @@ def _candidate(run: RunDirectory, step: int, n_params: int, reader: Reader) -> C
         raise InvalidCheckpoint(
             f"{path.name} has SHA-256 {digest[:12]}…, its companion says {found.sha256[:12]}…"
         )
-    if not run.history.exists() or run.history.stat().st_size < found.history_length:
+    length = files.size(run.history)
+    if length is None or length < found.history_length:
         raise InvalidCheckpoint(
             f"{path.name}: the loss history is shorter than the {found.history_length:,} bytes "
             "that it vouches for"
@@ -176,7 +177,7 @@ def _vouched_history(run: RunDirectory, found: Companion, accept: bool) -> tuple
 def _has_entries(path: Path) -> bool:
     """Tell whether a history holds anything beyond its brackets."""
     empty = len(history.OPENING + history.CLOSING)
-    return path.exists() and path.stat().st_size > empty
+    return (files.size(path) or 0) > empty
 
 
 def open_history(run: RunDirectory, recovered: Recovered) -> tuple[LossHistory, int]:
@@ -187,7 +188,7 @@ def open_history(run: RunDirectory, recovered: Recovered) -> tuple[LossHistory, 
 def set_aside(run: RunDirectory, rejected: Rejected) -> None:
     """Rename a rejected checkpoint and its companion, so that it never wins or counts again."""
     for path in (run.checkpoint(rejected.step), run.companion(rejected.step)):
-        if path.exists() or path.is_symlink():
+        if files.exists(path, follow=False):
             files.rename(path, path.with_name(path.name + REJECTED_SUFFIX))
 
 

@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from andread.rundir import clock, files
+from andread.rundir import clock, disk, files
 from andread.rundir.clock import ProcessIdentity
 from andread.rundir.errors import AndreadError
 from andread.rundir.layout import RunDirectory
@@ -57,10 +57,9 @@ def take(run: RunDirectory, own: ProcessIdentity) -> tuple[list[Request], dict[s
     """
     lawful: list[Request] = []
     void: dict[str, str] = {}
-    if not run.requests.is_dir():
-        return lawful, void
-    for path in sorted(run.requests.glob("*.json")):
-        if not _ID.fullmatch(path.stem):
+    for name in files.names(run.requests):
+        path = run.requests / name
+        if path.suffix != ".json" or not _ID.fullmatch(path.stem):
             continue  # nobody could be told about it by that name
         try:
             request = read_table(Request, files.read_json(path, 1 << 16), path.name)
@@ -92,8 +91,8 @@ def wants_pin(run: RunDirectory, request_id: str) -> bool:
 def discard(run: RunDirectory, request_id: str) -> None:
     """Remove a request that was served or refused; a directory in its place stays if it is full."""
     path = run.request(request_id)
-    if path.is_dir() and not path.is_symlink():
+    if files.is_directory(path, follow=False):
         with contextlib.suppress(OSError):
-            path.rmdir()
+            disk.rmdir(path)
     else:
         files.remove(path)

@@ -14,7 +14,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from andread.rundir import files
+from andread.rundir import disk, files
 
 REFLINK: Final = "reflink"
 LINK: Final = "hard link"
@@ -41,7 +41,7 @@ class Transfer:
         self._staged: files.Staged | None = None
         self._descriptor = files.open_regular(source, os.O_RDONLY)
         try:
-            self.bytes = os.fstat(self._descriptor).st_size
+            self.bytes = disk.fstat(self._descriptor).st_size
             self.how = self._begin()
         except BaseException:
             self.close()
@@ -59,14 +59,14 @@ class Transfer:
                 staged.commit()
                 return REFLINK
         try:
-            self.target.hardlink_to(self.source)
+            disk.link(self.source, self.target)
         except OSError as error:
             if error.errno not in _NO_LINK:
                 raise
         else:
             if files.is_named(self._descriptor, self.target):
                 return LINK
-            self.target.unlink()  # the name has changed hands since it was opened
+            disk.unlink(self.target)  # the name has changed hands since it was opened
         self._staged = files.Staged(self.target, self.bytes)
         return COPY
 
@@ -75,7 +75,7 @@ class Transfer:
         if self._staged is None:
             return None
         digest = hashlib.sha256()
-        with self._staged as staged, os.fdopen(os.dup(self._descriptor), "rb") as stream:
+        with self._staged as staged, files.stream(self._descriptor) as stream:
             for chunk in files.chunks(stream, self.bytes):
                 digest.update(chunk)
                 staged.write(chunk)
@@ -102,5 +102,5 @@ class Transfer:
 def must_copy(source: Path, directory: Path) -> bool:
     """Tell beforehand whether `source` could only be copied to `directory`: another file system."""
     with contextlib.suppress(OSError):
-        return source.stat().st_dev != directory.stat().st_dev
+        return disk.stat(source).st_dev != disk.stat(directory).st_dev
     return True

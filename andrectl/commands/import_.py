@@ -55,7 +55,7 @@ def command(run: RunDirectory, file: Path, as_json: bool) -> None:
 def _refuse_past(run: RunDirectory) -> None:
     """Raise `ExistsError` if the run has checkpoints or recorded steps."""
     empty = len(OPENING + CLOSING)
-    recorded = run.history.exists() and run.history.stat().st_size > empty
+    recorded = (files.size(run.history) or 0) > empty
     if recorded or run.checkpoint_steps():
         what = "a loss history" if recorded else "checkpoints"
         raise ExistsError(
@@ -78,7 +78,7 @@ def _import(run: RunDirectory, made: Settings, file: Path) -> Companion:
         started = time.monotonic()
         with mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) as image, memoryview(image) as view:
             vouched = commit.commit(
-                run, [view], history, lambda sha256: _vouch(header, sha256, history, made)
+                run, view, history, lambda sha256: _vouch(header, sha256, history, made)
             )
         history.close()
     events.emit(

@@ -144,7 +144,7 @@ def _refuse_past(run: RunDirectory) -> None:
         raise ExistsError(
             f"{run.settings} is there already", "edit it, or choose another directory"
         )
-    if run.path.is_dir() and (run.checkpoint_steps() or run.history.exists()):
+    if run.path.is_dir() and (run.checkpoint_steps() or files.exists(run.history)):
         raise ExistsError(
             f"{run.path} holds checkpoints or a loss history but no run.toml",
             "restore its run.toml, or choose another directory",

@@ -84,7 +84,7 @@ def trained(run: RunDirectory) -> RunDirectory:
                     t=1.0,
                 )
 
-            commit.commit(run, [image(step)], history, vouch)
+            commit.commit(run, image(step), history, vouch)
     history.close()
     return run
 

@@ -89,7 +89,7 @@ def test_a_run_with_a_past_is_left_alone(andrectl, trained, bare) -> None:
 
 def test_an_import_cut_short_can_be_repeated(andrectl, run, bare, monkeypatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("pathlib.Path.rename", _full)
+        patch.setattr("andread.rundir.disk.rename", _full)
         assert andrectl("--run", run.path, "import", bare).exit_code == 74
     assert not run.checkpoint_steps()
     assert andrectl("--run", run.path, "import", bare).exit_code == 0

@@ -61,7 +61,7 @@ def record(run: RunDirectory, first: int, last: int, keep: int | None = None) ->
                 t=1.0,
             )
 
-        commit.commit(run, [data], losses, vouch)
+        commit.commit(run, data, losses, vouch)
     losses.close()
 
 

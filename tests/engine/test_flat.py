@@ -66,7 +66,7 @@ def companion_of(engine: FlatEngine, step: int) -> Companion:
 
 
 def save(engine: FlatEngine, step: int, path: Path) -> None:
-    path.write_bytes(b"".join(engine.snapshot(step).image()))
+    path.write_bytes(engine.snapshot(step).image())
 
 
 def test_training_is_adamw_of_torch_on_separate_parameters() -> None:
@@ -299,9 +299,7 @@ def test_a_checkpoint_of_the_120m_preset_is_written_and_reloaded(tmp_path: Path)
     model = settings(ModelSettings(width=768, heads=12, layers=15, context=1024, vocabulary=8448))
     engine = make(model)
     path = tmp_path / "c.bin"
-    with path.open("wb") as stream:
-        for piece in engine.snapshot(0).image():
-            stream.write(piece)
+    save(engine, 0, path)
     assert path.stat().st_size == 1_439_170_568
     weights = engine.store.weights.clone()
     engine.store.weights.zero_()

@@ -370,7 +370,9 @@ def test_killed_at_any_moment_it_leaves_no_run(
     assert digest(RunDirectory(place / "fork"), 60) == digest(finished, 60)
 
 
-@pytest.mark.parametrize("stage", ["shutil.rmtree before 1", "andrectl.forking._record before 1"])
+@pytest.mark.parametrize(
+    "stage", ["andread.rundir.files.remove_tree before 1", "andrectl.forking._record before 1"]
+)
 def test_killed_after_its_commit_the_fork_is_whole(
     parent: RunDirectory, finished: RunDirectory, tmp_path: Path, stage: str
 ) -> None:

@@ -79,7 +79,7 @@ def build_run(path: Path, checkpoints: Iterable[int], last: int) -> RunDirectory
         if step:
             loss.record(entry(step))
         if step in wanted:
-            commit.commit(run, [image(step)], loss, vouch_for(loss))
+            commit.commit(run, image(step), loss, vouch_for(loss))
     loss.sync()
     loss.close()
     return run

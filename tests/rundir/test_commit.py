@@ -41,13 +41,13 @@ found = newest_valid(run, 5, verified_reader)
 loss, _ = open_history(run, found)
 loss.record(entry(5))
 try:
-    commit.commit(run, [image(5)], loss, vouch_for(loss))
+    commit.commit(run, image(5), loss, vouch_for(loss))
     print("done", flush=True)
 except OSError as error:
     print(error.errno, flush=True)
     if len(sys.argv) > 2:  # the next boundary tries again
         loss.record(entry(6))
-        commit.commit(run, [image(6)], loss, vouch_for(loss))
+        commit.commit(run, image(6), loss, vouch_for(loss))
         print("healed", flush=True)
 """
 IN_ORDER = [
@@ -107,8 +107,7 @@ def test_what_is_committed(fresh: RunDirectory) -> None:
     history.record(entry(5))
     held = descriptors()
     whole = image(5)
-    pieces = [memoryview(whole)[:8], bytearray(whole[8:30]), memoryview(whole)[30:]]
-    made = commit.commit(fresh, pieces, history, vouch_for(history, reasons=("signal", "pivot")))
+    made = commit.commit(fresh, whole, history, vouch_for(history, reasons=("signal", "pivot")))
     assert fresh.checkpoint(5).read_bytes() == whole
     assert made.sha256 == sha256(whole)
     assert companion.read(fresh.companion(5)) == made
@@ -186,14 +185,14 @@ def test_full_disk_keeps_the_last_good_one(tmpfs: Callable[[str], Path]) -> None
     whole = image(59, 5000)
     held = descriptors()
     with pytest.raises(OSError, match="No space"):
-        commit.commit(run, [whole], loss, vouch_for(loss, n_params=5000))
+        commit.commit(run, whole, loss, vouch_for(loss, n_params=5000))
     assert descriptors() == held
     assert run.checkpoint_steps() == [0, 4]
     assert temporaries(run.path) == []
     kept = newest_valid(run, N_PARAMS, verified_reader)
     assert kept is not None and kept.companion.step == 4
     ballast.unlink()
-    commit.commit(run, [whole], loss, vouch_for(loss, n_params=5000))
+    commit.commit(run, whole, loss, vouch_for(loss, n_params=5000))
     loss.close()
     healed = newest_valid(run, 5000, verified_reader)
     assert healed is not None and healed.companion.step == 59
@@ -216,7 +215,7 @@ def test_no_checkpoint_commits_while_the_history_cannot_be_written(
         except OSError:
             continue
     with pytest.raises(OSError, match="No space"):
-        commit.commit(run, [image(59)], loss, vouch_for(loss))
+        commit.commit(run, image(59), loss, vouch_for(loss))
     assert list(run.path.iterdir()) == []
     loss.close()
 
@@ -231,7 +230,7 @@ def test_companion_that_cannot_be_made_leaves_nothing(fresh: RunDirectory) -> No
         raise KeyError(digest)
 
     with pytest.raises(KeyError, match=sha256(image(5))):
-        commit.commit(fresh, [image(5)], loss, vouch)
+        commit.commit(fresh, image(5), loss, vouch)
     assert fresh.checkpoint_steps() == [0, 4]
     assert temporaries(fresh.path) == []
     loss.close()

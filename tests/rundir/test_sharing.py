@@ -99,7 +99,7 @@ def test_where_links_are_forbidden_it_is_a_copy(
     def forbidden(*_: object, **__: object) -> None:
         raise PermissionError(1, os.strerror(1))
 
-    monkeypatch.setattr(os, "link", forbidden)
+    monkeypatch.setattr(sharing.disk, "link", forbidden)
     monkeypatch.setattr(sharing.files.Staged, "clone", forbidden)
     assert share(source, tmp_path / "there.bin")[0] == COPY
     assert (tmp_path / "there.bin").read_bytes() == CONTENT
