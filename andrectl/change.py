@@ -110,6 +110,24 @@ def differences(old: Policy, new: Policy, settings: Settings) -> list[dict[str, 
     ]
 
 
+def settings_differences(old: Settings, new: Settings) -> list[dict[str, Any]]:
+    """Return what differs between two run.toml, as {"key", "old", "new"}."""
+    before, after = _settings(old), _settings(new)
+    return [
+        {"key": key, "old": before.get(key), "new": after.get(key)}
+        for key in dict.fromkeys((*before, *after))
+        if before.get(key) != after.get(key)
+    ]
+
+
+def _settings(settings: Settings) -> dict[str, Any]:
+    """Return all of run.toml as `section.key` to value; a source's keys are `source.NAME.key`."""
+    table = dataclasses.asdict(settings)
+    table["source"] = {source.pop("name"): source for source in table.pop("sources")}
+    table["model"].pop("preset")  # its keys are there one by one
+    return _flat(table)
+
+
 def described(difference: Mapping[str, Any]) -> str:
     """Return one difference in words: `caps.code: none → 0.3`."""
     old, new = (_shown(difference.get(side)) for side in ("old", "new"))

@@ -32,6 +32,9 @@ COMMANDS: Final[dict[str, str]] = {
     "policy": "Show the policy in force, and how each source stands against its bounds.",
     "pivot": "Change the policy in mid-run, provably: the polish pivot.",
     "pivots": "List the pivots of the run: when, what changed, and the proof.",
+    "fork": "Make a new run from a checkpoint of this one: the audit fork.",
+    "compare": "Tell which of several runs is ahead, step by step, and whether that is noise.",
+    "lineage": "Show the tree of forks that the run belongs to.",
     "samples": "Show the latest audits: samples and validation losses.",
     "checkpoints": "List the checkpoints; pin and unpin them.",
     "import": "Begin a run from another engine's bare checkpoint.",
@@ -41,7 +44,7 @@ COMMANDS: Final[dict[str, str]] = {
 DEBUG: Final = "ANDRECTL_DEBUG"
 """The variable of the environment that has an internal error show its traceback."""
 
-CHOOSES_ITSELF: Final = ("init", "status")
+CHOOSES_ITSELF: Final = ("init", "status", "compare")
 """Verbs that may be used where there is no run."""
 
 

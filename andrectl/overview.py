@@ -17,6 +17,7 @@ from andread.rundir import (
     commit,
     events,
     history,
+    lineage,
     lock,
     pivot,
     policy,
@@ -80,6 +81,8 @@ def overview(run: RunDirectory) -> Table:
         "validation": _validation(run, reader),
         "requests": _requests(run, reader),
         "pivot": _pivot(run, reader),
+        "lineage": _lineage(run, reader),
+        "forks": len(reader.attempt(run.forks, lambda: lineage.forks(run)) or []),
         **_told(said),
         "rejected": reader.attempt(run.path, lambda: inventory.rejected(run)) or [],
         "damaged": reader.damaged,
@@ -89,7 +92,7 @@ def overview(run: RunDirectory) -> Table:
 def _only_imported(newest: Table | None, said: list[Table]) -> bool:
     """Tell whether all that has happened to a run is that its checkpoint was imported."""
     imported = newest is not None and newest["reasons"] == ["import"]
-    return imported and all(event["event"] == "checkpoint" for event in said)
+    return imported and all(event["event"] in ("checkpoint", "forked") for event in said)
 
 
 def _owner(run: RunDirectory, reader: Reader) -> Table:
@@ -267,6 +270,15 @@ def _pivot(run: RunDirectory, reader: Reader) -> Table | None:
         "doing": {key: doing.get(key) for key in ("step", "doing")} if pid else None,
         "committed": known.committed(policies) if known and policies else None,
     }
+
+
+def _lineage(run: RunDirectory, reader: Reader) -> Table | None:
+    """Return what the run is a fork of."""
+    record = reader.attempt(run.lineage, lambda: lineage.read(run.lineage))
+    if record is None:
+        return None
+    told: Table = {key: getattr(record, key) for key in ("id", "parent", "step", "sha256", "t")}
+    return told | {"changes": list(record.changes)}
 
 
 def _events(run: RunDirectory, reader: Reader) -> list[Table]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from andrectl import loose, render
+from andrectl import change, loose, render
 from andrectl.loose import Table
 from andrectl.overview import WINDOW
 
@@ -58,6 +58,8 @@ def _facts(view: Table) -> list[tuple[str, str]]:
         ("waiting", view["waiting"]),
         ("requests", ", ".join(_request(request) for request in view["requests"])),
         ("pivot", _pivot(view["pivot"])),
+        ("fork of", _fork(view["lineage"])),
+        ("forks", f"{view['forks']:,}: andrectl lineage" if view["forks"] else ""),
     ]
 
 
@@ -165,6 +167,14 @@ def _pivot(pending: Table | None) -> str:
         step = loose.whole(pending["step"])
         return f"committed after step {step:,}, its proof is missing: andrectl pivot --resume"
     return "left behind, nothing has changed yet: andrectl pivot --resume, or --abort"
+
+
+def _fork(origin: Table | None) -> str:
+    """Return the parent, the step, and what was changed."""
+    if not origin:
+        return ""
+    changes = ", ".join(map(change.described, origin["changes"])) or "nothing changed"
+    return f"{loose.text(origin['parent'])}, after step {origin['step']:,}: {changes}"
 
 
 def _sources(view: Table) -> list[str]:

@@ -43,12 +43,18 @@ def _choose(ctx: click.Context, parameter: click.Parameter, value: str | None) -
         ctx.obj = chosen(ctx)
 
 
+def given(ctx: click.Context) -> str | None:
+    """Return what `--run` names on the command line, None without one."""
+    found: str | None = ctx.meta.get(_GIVEN)
+    return found
+
+
 def chosen(ctx: click.Context) -> RunDirectory:
     """Return the run that the command line and the environment mean; raise `MissingError`.
 
     From here on root is the run's owner.
     """
-    run = find(ctx.meta.get(_GIVEN), os.environ, Path.cwd(), state_directory(os.environ))
+    run = find(given(ctx), os.environ, Path.cwd(), state_directory(os.environ))
     ownership.adopt(run.path)
     return run
 

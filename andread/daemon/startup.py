@@ -82,7 +82,7 @@ def assemble(
     curriculum = Curriculum(
         sources,
         policies,
-        settings.run.seed,
+        settings.run.draw_seed,
         lambda policy: settings_under(settings, policy).optimizer.batch,
         settings.model.context,
         step,

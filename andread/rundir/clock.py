@@ -15,7 +15,7 @@ from pathlib import Path
 @cache
 def boot_id() -> str:
     """Return the kernel's random identity of this boot."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
 
 
 def boot_seconds() -> float:

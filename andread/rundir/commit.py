@@ -107,7 +107,7 @@ def sweep(run: RunDirectory) -> list[str]:
     Only the lock's owner may do so. Returns the names.
     """
     swept = files.sweep(run.path)
-    for directory in (run.requests, run.pins):
+    for directory in (run.requests, run.pins, run.forks):
         if files.is_directory(directory):
             swept += files.sweep(directory)
     for name in files.names(run.path):

@@ -27,6 +27,7 @@ posix_fallocate = os.posix_fallocate
 ftruncate = os.ftruncate
 fsync = os.fsync
 rename = os.rename
+link = os.link
 unlink = os.unlink
 mkdir = os.mkdir
 rmdir = os.rmdir
@@ -39,6 +40,7 @@ WRITING: Final = (
     "ftruncate",
     "fsync",
     "rename",
+    "link",
     "unlink",
     "mkdir",
     "rmdir",

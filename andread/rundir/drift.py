@@ -27,7 +27,7 @@ def refuse_drift(settings: Settings, data: Mapping[str, str], past: Companion) -
         raise ConfigError(
             f"run.toml is not what step {past.step} was trained with: {'; '.join(changed)}",
             "undo the change, or make it lawfully: by a pivot (andrectl pivot --set key=value) "
-            "where it may change in mid-run, else in a new run that andrectl import begins",
+            "where it may change in mid-run, else in a fork (andrectl fork --set key=value)",
         )
     other = [name for name in data if past.data.get(name, data[name]) != data[name]]
     if other:

@@ -42,6 +42,8 @@ _BUFFER: Final = 1 << 16
 _PAGE: Final = 4096
 """Direct I/O wants memory, offset and length in multiples of it, everywhere."""
 
+_FICLONE: Final = 0x40049409  # _IOW(0x94, 9, int)
+
 UNLIMITED: Final = 1 << 40
 """For `read_bytes`: whatever its size."""
 
@@ -147,6 +149,11 @@ class Staged:
         """Append `data`."""
         write_all(self._descriptor, data, self._offset)
         self._offset += memoryview(data).nbytes
+
+    def clone(self, descriptor: int) -> None:
+        """Become a reflink of the open file `descriptor`; `OSError` where that cannot be."""
+        fcntl.ioctl(self._descriptor, _FICLONE, descriptor)
+        self._offset = disk.fstat(descriptor).st_size
 
     def write_direct(self, data: memoryview, beat: Callable[[], None] = lambda: None) -> None:
         """Write `data` as the whole file, past the page cache where that can be done.

@@ -270,6 +270,28 @@ def prefix_sha256(path: Path, length: int) -> str | None:
     return digest.hexdigest()
 
 
+def copy_prefix(path: Path, target: Path, length: int) -> str | None:
+    """Copy the first `length` bytes to `target`, closed and durable; return their SHA-256.
+
+    A writer may go on with `path` meanwhile. None, and no `target`, if the file is shorter.
+    """
+    digest = hashlib.sha256()
+    with (
+        files.opened(path) as descriptor,
+        files.stream(descriptor) as stream,
+        files.Staged(target, length + len(CLOSING)) as staged,
+    ):
+        try:
+            for chunk in files.chunks(stream, length):
+                digest.update(chunk)
+                staged.write(chunk)
+        except EOFError:
+            return None
+        staged.write(CLOSING)
+        staged.commit()
+    return digest.hexdigest()
+
+
 def end_of_step(path: Path, step: int) -> int | None:
     """Return the offset behind the entry of `step`, None if there is no such entry."""
     offset = 0
@@ -287,8 +309,7 @@ def end_of_step(path: Path, step: int) -> int | None:
 
 def entry_after(path: Path, length: int, step: int) -> dict[str, Any] | None:
     """Return the entry that follows a prefix of `length` bytes up to `step`, None if none does."""
-    with files.opened(path) as descriptor, files.stream(descriptor, length) as stream:
-        return next((entry for _, entry in _entries_after(stream, length, step)), None)
+    return next(read_after(path, length, step), None)
 
 
 def ends_at(path: Path, length: int) -> bool:
@@ -304,6 +325,13 @@ def read(path: Path) -> Iterator[dict[str, Any]]:
         for line in stream:
             if line not in (OPENING, CLOSING[1:]) and (entry := _entry(line.rstrip(b",\n"))):
                 yield entry
+
+
+def read_after(path: Path, length: int, step: int) -> Iterator[dict[str, Any]]:
+    """Yield the whole, consecutive entries behind a prefix of `length` bytes up to `step`."""
+    with files.opened(path) as descriptor, files.stream(descriptor, length) as stream:
+        for _, entry in _entries_after(stream, length, step):
+            yield entry
 
 
 def tail(path: Path, count: int) -> list[dict[str, Any]]:

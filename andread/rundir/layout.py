@@ -16,6 +16,8 @@
     .pivot.json             journal of the pivot in flight
     requests/ID.json        what a SIGUSR1 asks for beyond the default
     pins/step_NNNNNN        checkpoints that retention must keep
+    .lineage.json           in a fork: the run and the step that it comes from
+    forks/ID.json           forks that were made of this run
     archive/pivot_NNNNNN/   archived sidecars and the manifest of a pivot
     andread.log             stderr of a daemon that `andrectl start` detached
 
@@ -54,6 +56,8 @@ class RunDirectory:
         self.pivot = self.path / ".pivot.json"
         self.requests = self.path / "requests"
         self.pins = self.path / "pins"
+        self.lineage = self.path / ".lineage.json"
+        self.forks = self.path / "forks"
         self.archive = self.path / "archive"
         self.log = self.path / "andread.log"
 
@@ -79,6 +83,10 @@ class RunDirectory:
     def request(self, request_id: str) -> Path:
         """Return the path of a request."""
         return self.requests / f"{request_id}.json"
+
+    def fork(self, fork_id: str) -> Path:
+        """Return the path of what is recorded of a fork that was made of this run."""
+        return self.forks / f"{fork_id}.json"
 
     def tokens(self, source: str, split: str) -> Path:
         """Return the tokens of `source`; `split` is "train" or "validation"."""

@@ -7,6 +7,8 @@ EACCES, ENOMEM) is no verdict on a file and stops the search.
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +16,7 @@ from pathlib import Path
 from andread.rundir import checkpoint, companion, files, history
 from andread.rundir.checkpoint import InvalidCheckpoint
 from andread.rundir.companion import Companion
-from andread.rundir.errors import DataError, from_os_error
+from andread.rundir.errors import DataError, MissingError, from_os_error
 from andread.rundir.history import LossHistory
 from andread.rundir.layout import REJECTED_SUFFIX, RunDirectory
 
@@ -71,6 +73,31 @@ def newest_valid(
         f"no checkpoint of {run.path} can be resumed from: {reasons}",
         "restore one from a backup; a run that has a past never restarts from zero by itself",
     )
+
+
+def valid_at(run: RunDirectory, step: int) -> Companion:
+    """Return the companion of the checkpoint of `step`, read and found valid.
+
+    Raises `MissingError` if there is no such checkpoint, `DataError` if it is not valid or the
+    history is not what it vouches for, and what `from_os_error` makes of trouble with reading.
+    """
+    try:
+        if not files.exists(run.checkpoint(step)):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), run.checkpoint(step))
+        try:
+            n_params = companion.read(run.companion(step)).n_params
+        except (FileNotFoundError, DataError):
+            n_params = 0  # `_candidate` says so
+        found = _candidate(run, step, n_params, verified_reader)
+        _vouched_history(run, found, accept=False)
+    except FileNotFoundError:
+        steps = ", ".join(map(str, run.checkpoint_steps()[-8:])) or "none"
+        raise MissingError(
+            f"there is no checkpoint of step {step}", f"the newest ones: {steps}"
+        ) from None
+    except OSError as error:
+        raise from_os_error(error, f"reading the checkpoint of step {step}") from error
+    return found
 
 
 def newest_companion(run: RunDirectory) -> Companion | None:

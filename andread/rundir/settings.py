@@ -49,6 +49,9 @@ class RunSettings:
     """Where training ends. Operational: raise it and start again to go on."""
     seed: int = setting(1, check=NOT_NEGATIVE)
     """All randomness is a function of this seed and the step."""
+    data_seed: int | None = setting(None, check=NOT_NEGATIVE)
+    """Seed of what is drawn: the sources of each batch and the order of their windows; not given:
+    `seed`. A fork with other draws has one; its audits stay those of `seed`."""
     checkpoint_every: int = setting(100, check=POSITIVE)
     """Steps between checkpoints."""
     sample_every: int = setting(100, check=POSITIVE)
@@ -60,6 +63,11 @@ class RunSettings:
 
     log_every: int = setting(10, check=POSITIVE)
     """Steps between progress lines in a log; on a terminal every step has its line."""
+
+    @property
+    def draw_seed(self) -> int:
+        """Return the seed that batches are drawn by."""
+        return self.seed if self.data_seed is None else self.data_seed
 
 
 @dataclass(frozen=True)
@@ -225,6 +233,8 @@ class Settings:
     def trajectory(self) -> dict[str, Any]:
         """Return the keys that may not drift, as `section.key` to value."""
         flat: dict[str, Any] = {"run.seed": self.run.seed}
+        if self.run.data_seed is not None:
+            flat["run.data_seed"] = self.run.data_seed
         flat |= {f"model.{k}": v for k, v in dataclasses.asdict(self.model).items()}
         flat |= {f"optimizer.{k}": v for k, v in dataclasses.asdict(self.optimizer).items()}
         flat.pop("model.preset")  # its keys are in the table one by one

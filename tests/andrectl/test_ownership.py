@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.andrectl.test_fork_command import prepare
+
 OWNER = 54321
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
@@ -39,3 +41,20 @@ def test_init_gives_a_run_to_the_owner_of_its_place(theirs, python) -> None:
     done = python("-m", "andrectl", "init", new, "--source", f"web={source}")
     assert done.returncode == 0, done.stderr
     assert {path.stat().st_uid for path in (new, *new.iterdir())} == {OWNER}
+
+
+def test_a_fork_belongs_to_the_owner_of_its_parent(theirs, python) -> None:
+    prepare(theirs)
+    for path in (theirs.tokenizer, theirs.data, *theirs.data.iterdir()):
+        os.chown(path, OWNER, OWNER)
+    refused = python("-m", "andrectl", "--run", theirs.path, "fork", "--into", "/root/fork")
+    assert refused.returncode in (66, 77), refused.stderr
+    new = theirs.path.parent / "fork"
+    refused = python("-m", "andrectl", "--run", theirs.path, "fork", "--into", new)
+    assert refused.returncode == 77 and "may not be written to" in refused.stderr
+    assert not theirs.pins.exists()
+    os.chown(theirs.path.parent, OWNER, OWNER)
+    done = python("-m", "andrectl", "--run", theirs.path, "fork", "--into", new)
+    assert done.returncode == 0, done.stderr
+    for run in (theirs.path, new):
+        assert {path.stat().st_uid for path in (run, *run.rglob("*"))} == {OWNER}

@@ -706,3 +706,35 @@ def test_an_entry_recorded_during_an_fsync_is_not_taken_for_durable(
         stream.write(bytes(path.stat().st_size - prefix_length(3)))
     loss.sync()
     assert path.read_bytes() == history_bytes(map(entry, range(1, 6)))
+
+
+def test_a_prefix_is_copied_while_the_writer_goes_on(tmp_path: Path) -> None:
+    loss = history.LossHistory.create(tmp_path / "a.json")
+    for step in range(1, 6):
+        loss.record(entry(step))
+    prefix = loss.prefix
+    for step in range(6, 9):
+        loss.record(entry(step))
+    target = tmp_path / "b.json"
+    assert history.copy_prefix(tmp_path / "a.json", target, prefix.length) == prefix.sha256
+    assert target.read_bytes() == history_bytes(map(entry, range(1, 6)))
+    loss.record(entry(9))
+    loss.close()
+    assert [entry["step"] for entry in history.read(target)] == [1, 2, 3, 4, 5]
+    assert target.stat().st_ino != (tmp_path / "a.json").stat().st_ino
+
+
+def test_a_prefix_that_is_not_there_is_not_copied(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_bytes(history_bytes(map(entry, range(1, 4))))
+    assert history.copy_prefix(path, tmp_path / "b.json", 1 << 20) is None
+    assert [item.name for item in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_entries_behind_a_prefix(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_bytes(history_bytes(map(entry, range(1, 8))))
+    length = history.end_of_step(path, 4)
+    assert length is not None
+    assert [entry["step"] for entry in history.read_after(path, length, 4)] == [5, 6, 7]
+    assert [entry["step"] for entry in history.read_after(path, 2, 0)] == [1, 2, 3, 4, 5, 6, 7]

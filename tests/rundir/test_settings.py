@@ -180,3 +180,11 @@ def test_every_key_has_a_docstring() -> None:
             if isinstance(item, ast.AnnAssign):
                 told = isinstance(behind, ast.Expr) and isinstance(behind.value, ast.Constant)
                 assert told, f"{node.name}.{ast.unparse(item.target)} has no docstring"
+
+
+def test_a_seed_of_the_draws_is_part_of_the_trajectory_only_where_it_is_given() -> None:
+    plain = settings_from(document(run={"steps": 5, "seed": 3}))
+    other = settings_from(document(run={"steps": 5, "seed": 3, "data_seed": 4}))
+    assert (plain.run.draw_seed, other.run.draw_seed) == (3, 4)
+    assert other.trajectory() == plain.trajectory() | {"run.data_seed": 4}
+    assert "run.data_seed" not in plain.trajectory(), "old checkpoints know nothing of it"
