@@ -37,6 +37,7 @@ COMMANDS: Final[dict[str, str]] = {
     "lineage": "Show the tree of forks that the run belongs to.",
     "samples": "Show the latest audits: samples and validation losses.",
     "checkpoints": "List the checkpoints; pin and unpin them.",
+    "verify": "Prove that the run can be resumed, before that is needed.",
     "import": "Begin a run from another engine's bare checkpoint.",
 }
 """Every verb with its short help, in the order of a run's life."""
