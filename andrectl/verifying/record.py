@@ -200,6 +200,10 @@ def state(evidence: Evidence) -> Looked:
             if (not evidence.running)
             else checks.skipped(f"the checkpoint of step {step} is gone by now")
         )
+    recorded = loose.table(loose.table(companion.curriculum.get("mixer")).get("arms"))
+    live = evidence.settings.source_names() if evidence.settings else recorded
+    if {*told["arms"]} not in ({*recorded}, {*live}):
+        return checks.failed(f"its arms are neither those of step {step} nor the sources", anew)
     expected = _expected_state(evidence, companion, told)
     if expected is None:
         return checks.skipped("sources or tokens are others than when it was written")
