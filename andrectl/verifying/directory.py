@@ -14,7 +14,7 @@ from andrectl import checks, cost, render
 from andrectl.checks import Looked, Outcome
 from andrectl.verifying.evidence import Evidence
 
-_DIRECTORIES: Final = ("data", "requests", "pins", "archive")
+_DIRECTORIES: Final = ("data", "requests", "pins", "archive", "forks")
 _SHOWN: Final = 8
 
 
