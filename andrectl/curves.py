@@ -171,8 +171,8 @@ def curves(
     `horizon` is that of the moving average, by default one in 400 of the steps, ten or more.
     """
     recorded = history.tail(run.history, 1)
-    last = int(recorded[-1]["step"]) if recorded else 0
-    last = last if until is None else min(last, until)
+    end = int(recorded[-1]["step"]) if recorded else 0
+    last = end if until is None else min(end, until)
     made = Curves(run, last=last)
     length = max(1, last - since + 1)
     made.width = -(-length // POINTS)
@@ -180,7 +180,10 @@ def curves(
     times = _read(made, since, last) if recorded else []
     _audits(made, since)
     _bounds(made)
-    made.marks = sorted([*made.marks, *_marks(made, since, times)], key=lambda mark: mark.step)
+    made.marks = sorted(
+        [*made.marks, *_marks(made, since, times, (since > 1, last < end))],
+        key=lambda mark: mark.step,
+    )
     return made
 
 
@@ -245,7 +248,7 @@ def _bounds(made: Curves) -> None:
     """Take floors and caps from the policies, each over the steps that it was in force."""
     policies = _policies(made.run)
     ends = [each.begins_after for each in policies[1:]] + [made.last]
-    for each, end in zip(policies, ends, strict=True):
+    for each, end in zip(policies, ends, strict=False):  # there may be none
         first, last = max(each.begins_after + 1, made.first), min(end, made.last)
         if first <= last:
             for name in sorted({*each.caps, *each.floors} & made.shares.keys()):
@@ -264,8 +267,11 @@ def _bound(each: Policy, name: str, first: int, last: int) -> Bounds:
     return Bounds(first, last, each.floors.get(name, 0.0), each.caps.get(name, 1.0))
 
 
-def _marks(made: Curves, since: int, times: list[float]) -> Iterator[Mark]:
-    """Yield what happened; an event without a step has the one that was recorded about then."""
+def _marks(made: Curves, since: int, times: list[float], cut: tuple[bool, bool]) -> Iterator[Mark]:
+    """Yield what happened; an event without a step has the one that was recorded about then.
+
+    `cut` tells whether the run has steps before and after those that are drawn.
+    """
     begun = False
     for event in events.read(made.run.events):
         kind = _KINDS.get(event["event"])
@@ -276,8 +282,14 @@ def _marks(made: Curves, since: int, times: list[float]) -> Iterator[Mark]:
             continue
         step = event.get("step")
         if not isinstance(step, int):
+            if (
+                not times
+                or (cut[0] and event["t"] < times[0])
+                or (cut[1] and event["t"] > times[-1])
+            ):
+                continue
             place = bisect.bisect_left(times, event["t"])
-            step = made.ends[min(place, len(made.ends) - 1)] if made.ends else 0
+            step = made.ends[min(place, len(made.ends) - 1)]
         if since - 1 <= step <= made.last:
             said = (event.get(key) for key in ("detail", "reason", "why", "policy", "name"))
             detail = next((text for text in map(loose.text, said) if text), "")

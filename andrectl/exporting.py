@@ -135,6 +135,7 @@ def to_tensorboard(run: RunDirectory, directory: Path) -> tuple[int, int]:
     summary_proto = extras.need("tensorboardX.proto.summary_pb2", "tensorboard", what)
     texts = extras.need("tensorboardX.summary", "tensorboard", what)
     said = told(run)
+    sources = _sources(run)
     writer = writers.EventsWriter(str(directory / "events"))
     steps = others = 0
 
@@ -159,7 +160,8 @@ def to_tensorboard(run: RunDirectory, directory: Path) -> tuple[int, int]:
             loss = entry.get("loss")
             named = {key: entry[key] for key in _FIGURES if entry.get(key) is not None}
             named["loss"] = math.nan if loss is None else loss
-            named |= {f"pulls/{name}": count for name, count in entry.get("pulls", {}).items()}
+            pulls = entry.get("pulls", {})
+            named |= {f"pulls/{name}": pulls.get(name, 0) for name in sources}
             put(step, entry.get("t", 0.0), _scalars(summary_proto, named))
             steps += 1
             others += tell(step, said.take(step, entry.get("t")))

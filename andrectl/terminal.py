@@ -21,6 +21,7 @@ def draw(runs: Sequence[Curves], width: int, color: bool, log: bool = False) -> 
     pulled = [each for each in runs if each.shares]
     rows = [_ROWS["loss"], *([_ROWS["validation"]] if audited else [])]
     rows += [_ROWS["shares"]] * len(pulled)
+    plot.main()
     plot.clear_figure()
     plot.limit_size(False, False)
     plot.plotsize(max(_MINIMUM, width), sum(rows))

@@ -63,39 +63,58 @@ def survey(path: Path, lengths: Collection[int] = (), steps: Collection[int] = (
 
 
 def _read(stream: BinaryIO, lengths: list[int], steps: set[int]) -> Survey:
-    found, digest = Survey(), hashlib.sha256()
-    awaited = iter([*lengths, 0])
-    goal = next(awaited)
-    closed, comma, offset = False, True, 0
+    found, prefixes = Survey(), _Prefixes(lengths)
+    closed, comma = False, True
     previous: int | None = None
     for number in itertools.count():
-        line = stream.readline(_MAX_LINE)
+        line, offset = stream.readline(_MAX_LINE), found.size
         if not line:
             break
-        hashed = 0
-        while goal and goal <= offset + len(line):
-            digest.update(line[hashed : goal - offset])
-            hashed = goal - offset
-            found.digests[goal] = digest.hexdigest()
-            goal = next(awaited)
-        if goal:
-            digest.update(line[hashed:])
+        prefixes.take(line)
+        found.size += len(line)
         if number == 0 and line == OPENING:
-            pass
-        elif closed:
+            continue
+        if number == 1 and line == CLOSING[:1]:  # nothing is recorded yet
+            continue
+        if closed:
             found.blame(offset, "torn", "bytes follow the closing bracket")
-            closed = False
-        else:
-            if comma == (line == _BRACKET) and found.entries:
-                found.blame(offset, "torn", f"the separator behind step {previous} is not right")
-            closed, comma = line == _BRACKET, line.endswith(SEPARATOR)
-            if not closed:
-                previous = _line(found, line, offset, previous, steps)
-        offset += len(line)
-    found.size = offset
+            break
+        if comma == (line == _BRACKET) and found.entries:
+            found.blame(offset, "torn", f"the separator behind step {previous} is not right")
+        closed, comma = line == _BRACKET, line.endswith(SEPARATOR)
+        if not closed:
+            previous = _line(found, line, offset, previous, steps)
+    while line:  # behind a bracket: hashed and counted, no more
+        line = stream.readline(_MAX_LINE)
+        prefixes.take(line)
+        found.size += len(line)
+    found.digests = prefixes.digests
     if not closed:
-        found.blame(offset, "torn", "the closing bracket is missing")
+        found.blame(found.size, "torn", "the closing bracket is missing")
     return found
+
+
+class _Prefixes:
+    """The hashes of the first so many bytes of what goes by."""
+
+    def __init__(self, lengths: list[int]) -> None:
+        self.digests: dict[int, str] = {}
+        self._awaited = lengths
+        self._digest = hashlib.sha256()
+        self._offset = 0
+
+    def take(self, data: bytes) -> None:
+        """Hash the next bytes, up to the longest prefix that is asked for."""
+        done = 0
+        while self._awaited and self._awaited[0] <= self._offset + len(data):
+            length = self._awaited.pop(0)
+            end = length - self._offset
+            self._digest.update(data[done:end])
+            done = end
+            self.digests[length] = self._digest.hexdigest()
+        if self._awaited:
+            self._digest.update(data[done:])
+        self._offset += len(data)
 
 
 def _line(

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from andread.rundir import drift, feasibility, files, pivot, policy
-from andread.rundir.errors import CONFIG, AndreadError, DataError, MissingError
+from andread.rundir.errors import AndreadError, DataError, MissingError
 from andread.rundir.manifest import read_manifest
 from andread.rundir.overrides import settings_under
 from andread.rundir.policy import Policy, policy_at
@@ -65,8 +65,7 @@ def policies(evidence: Evidence) -> Looked:
 
 def archives(evidence: Evidence) -> Looked:
     """Tell whether every archive is what its manifest says, and the policies go on from it."""
-    names = pivot.archives(evidence.run)
-    journal = _journal(evidence)
+    names, journal = evidence.archives, _journal(evidence)
     found: list[Outcome] = []
     for name in names:
         manifest = evidence.manifests.get(name)
@@ -185,7 +184,7 @@ def tokens(evidence: Evidence) -> Looked:
             source.close()
         if trained.get(name, source.fingerprint) != source.fingerprint:
             what = f"the tokens of {name} are not those that the run was trained on"
-            found.append(checks.failed(what, "restore the run's data folder", CONFIG))
+            found.append(checks.failed(what, "restore the run's data folder"))
     if found:
         return found
     how = "every byte is" if evidence.deep else "sizes and manifests are (--deep reads them)"

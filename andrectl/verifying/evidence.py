@@ -99,10 +99,15 @@ class Evidence:
         return self.companions[max(self.companions)] if self.companions else None
 
     @cached_property
+    def archives(self) -> list[str]:
+        """Return the names of the archives of pivots."""
+        return pivot.archives(self.run)
+
+    @cached_property
     def manifests(self) -> dict[str, Table]:
-        """Return the readable manifests of the archives of pivots."""
+        """Return those of their manifests that can be read."""
         found = {}
-        for name in pivot.archives(self.run):
+        for name in self.archives:
             try:
                 found[name] = pivot.read_manifest(self.run, name)
             except (OSError, DataError):

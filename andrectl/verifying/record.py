@@ -28,7 +28,10 @@ def steps(evidence: Evidence) -> Looked:
             return checks.ok("the run has not begun: there is no history yet")
         return checks.failed(f"{evidence.run.history.name} is missing", _RESTORE)
     vouched = max((each.history_length for each in evidence.companions.values()), default=0)
-    ends = [fault for fault in survey.faults if fault.kind == "torn" and fault.offset >= vouched]
+    cut = min(
+        (f.offset for f in survey.faults if f.kind == "torn" and f.offset >= vouched), default=None
+    )
+    ends = [fault for fault in survey.faults if cut is not None and fault.offset >= cut]
     found = [_wrong(fault) for fault in survey.faults if fault not in ends][:_SHOWN]
     if len(survey.faults) > _SHOWN:
         found.append(checks.failed(f"{len(survey.faults)} faults or more in all", _RESTORE))
@@ -195,11 +198,9 @@ def state(evidence: Evidence) -> Looked:
     step = loose.whole(told.get("step"))
     companion = evidence.companions.get(step)
     if companion is None:
-        return (
-            checks.failed(f"it is of step {step}, of which there is no checkpoint", anew)
-            if (not evidence.running)
-            else checks.skipped(f"the checkpoint of step {step} is gone by now")
-        )
+        if evidence.running:
+            return checks.skipped(f"the checkpoint of step {step} came or went just now")
+        return checks.failed(f"it is of step {step}, of which there is no checkpoint", anew)
     recorded = loose.table(loose.table(companion.curriculum.get("mixer")).get("arms"))
     live = evidence.settings.source_names() if evidence.settings else recorded
     if {*told["arms"]} not in ({*recorded}, {*live}):

@@ -62,7 +62,7 @@ class Replay:
     def look(self) -> Looked:
         """Compute the steps again and return what came of it; the copy is gone afterwards."""
         for attempt in range(1, _ATTEMPTS + 1):
-            with _folder(self.run, self.scratch) as folder:
+            with _terminable(), _folder(self.run, self.scratch) as folder:
                 try:
                     begin = self._choose()
                     if begin is None:
@@ -244,7 +244,7 @@ def _link(path: Path, target: Path) -> None:
 def _train(copy: RunDirectory, options: list[str]) -> int:
     """Run a daemon on the copy, nicely, to its end; return its exit code."""
     kept = {k: v for k, v in os.environ.items() if k not in ("NOTIFY_SOCKET", "JOURNAL_STREAM")}
-    with copy.log.open("ab") as log, _terminable():
+    with copy.log.open("ab") as log:
         process = subprocess.Popen(
             supervisor.command(copy, options),
             stdin=subprocess.DEVNULL,
@@ -264,7 +264,7 @@ def _train(copy: RunDirectory, options: list[str]) -> int:
 
 @contextlib.contextmanager
 def _terminable() -> Iterator[None]:
-    """Let a SIGTERM end the wait as Ctrl-C does, so that daemon and copy go with it."""
+    """Let a SIGTERM end all this as Ctrl-C does, so that daemon and copy go with it."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield

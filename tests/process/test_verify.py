@@ -20,7 +20,7 @@ from andrectl import checks, verifying
 from andrectl.checks import Outcome
 
 from .harness import copy_run, last_step, make_run, running
-from .pivoting import andrectl, set_steps, until
+from .pivoting import andrectl, set_steps, spawn, until
 
 Plant = Callable[[RunDirectory], None]
 
@@ -484,3 +484,33 @@ def test_verify_leaves_torch_and_the_lock_alone(scarred: RunDirectory, tmp_path:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout.splitlines()[-1] == "False", done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_replay_that_is_ended_leaves_nothing_behind(hurt: RunDirectory, number: int) -> None:
+    process = spawn(hurt, "verify", "--replay", 50, "--from", 0)
+    try:
+        (copy,) = until(lambda: list(hurt.path.parent.glob(".hurt.verify-*/run/.lock")))
+        pid = until(lambda: lock.holder(copy))
+        process.send_signal(number)
+        assert process.wait(60) == 130
+    finally:
+        process.kill()
+        process.communicate()
+    until(lambda: not Path(f"/proc/{pid}").exists())
+    assert not list(hurt.path.parent.glob(".hurt.verify-*"))
+    assert named(hurt) == {}
+
+
+def test_what_a_power_cut_may_leave_is_told_and_is_no_failure(hurt: RunDirectory) -> None:
+    """A hole of zeros before entries that look good: the next start cuts there."""
+    end = companion.read(hurt.companion(newest(hurt))).history_length
+    with hurt.history.open("r+b") as stream:
+        stream.seek(end + 2)
+        stream.write(bytes(20))
+    told = named(hurt)
+    assert "torn from byte" in told["history"] and failures(hurt) == []
+    with running(hurt) as daemon:
+        daemon.until_step(56)
+    (hurt.path / "daemon.stderr").unlink()
+    assert named(hurt) == {}, "the start has cut it, and computed those steps again"
