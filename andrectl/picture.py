@@ -268,7 +268,8 @@ class _Picture:
                 )  # fmt: skip
                 self._outliers(axis, run, name, found, color)
             axis.plot(
-                run.steps, _gaps(found.mean), color=color, linewidth=self.wide(place, 1.2),
+                run.steps, _gaps(found.mean), color=color,
+                linewidth=self.wide(place, 1.2 if name == "lr" else 0.9),
                 gid=self.gid(run, name),
             )  # fmt: skip
         axis.set_ylabel(label)
