@@ -58,7 +58,7 @@ class Survey:
 
 def survey(path: Path, lengths: Collection[int] = (), steps: Collection[int] = ()) -> Survey:
     """Read the history at `path` whole; raises `OSError`, and `DataError` for no regular file."""
-    with files.opened(path) as descriptor, open(descriptor, "rb", closefd=False) as stream:
+    with files.opened(path) as descriptor, files.stream(descriptor) as stream:
         return _read(stream, sorted({length for length in lengths if length > 0}), set(steps))
 
 

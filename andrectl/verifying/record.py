@@ -121,7 +121,7 @@ def events_told(evidence: Evidence) -> Looked:
     """Read the events; what they say of checkpoints and policies must be what is there."""
     path = evidence.run.events
     try:
-        with files.opened(path) as descriptor, open(descriptor, "rb", closefd=False) as stream:
+        with files.opened(path) as descriptor, files.stream(descriptor) as stream:
             lines = list(stream)
     except FileNotFoundError:
         if not evidence.begun:

@@ -206,7 +206,7 @@ def _copy(run: RunDirectory, folder: Path, begin: Companion, end: int) -> RunDir
         for path in (run.manifest(name), *(run.tokens(name, split) for split in SPLITS)):
             _link(path, copy.data / path.name)
     with files.opened(run.history) as descriptor, copy.history.open("wb") as target:
-        with open(descriptor, "rb", closefd=False) as stream:
+        with files.stream(descriptor) as stream:
             try:
                 for chunk in files.chunks(stream, begin.history_length):
                     target.write(chunk)
