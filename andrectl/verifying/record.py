@@ -189,8 +189,8 @@ def state(evidence: Evidence) -> Looked:
     try:
         told = files.read_json(path)
     except FileNotFoundError:
-        if not evidence.begun:
-            return checks.ok("the run has not begun: there is none yet")
+        if not any(event["event"] == "started" for event in evidence.events):
+            return checks.ok("no daemon has started yet: there is none")
         return checks.warning(f"{path.name} is missing", "the next start writes it anew")
     anew = "it is for people: the next start writes it anew"
     if not isinstance(told, dict) or not isinstance(told.get("arms"), dict):

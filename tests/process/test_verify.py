@@ -514,3 +514,19 @@ def test_what_a_power_cut_may_leave_is_told_and_is_no_failure(hurt: RunDirectory
         daemon.until_step(56)
     (hurt.path / "daemon.stderr").unlink()
     assert named(hurt) == {}, "the start has cut it, and computed those steps again"
+
+
+def test_a_run_that_was_imported_and_one_whose_state_is_gone(
+    hurt: RunDirectory, prepared: RunDirectory, tmp_path: Path
+) -> None:
+    run = copy_run(prepared, tmp_path / "imported")
+    andrectl(run, "import", hurt.checkpoint(40))
+    assert named(run, deep=True) == {}
+    set_steps(run, 50)
+    with running(run) as daemon:
+        assert daemon.wait() == 0
+    (run.path / "daemon.stderr").unlink()
+    assert named(run, deep=True) == {}
+    run.state.unlink()
+    run.samples.unlink()
+    assert list(named(run)) == ["state"] and failures(run) == []
