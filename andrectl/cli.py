@@ -47,8 +47,7 @@ COMMANDS: Final[dict[str, str]] = {
 DEBUG: Final = "ANDRECTL_DEBUG"
 """The variable of the environment that has an internal error show its traceback."""
 
-CHOOSES_ITSELF: Final = ("init", "status", "compare")
-CHOOSES_ITSELF: Final = ("init", "status", "plot")
+CHOOSES_ITSELF: Final = ("init", "status", "compare", "plot")
 """Verbs that may be used where there is no run."""
 
 
