@@ -109,6 +109,7 @@ run: $(STAMP)  ## train andrea-nano on real text in $(RUN): minutes on a CPU
 	@echo "  andrectl samples --last 3     what the model wrote at the last audits"
 	@echo "  andrectl policy               how the sources are mixed, and where each stands"
 	@echo "  andrectl checkpoints          what can be resumed from"
+	@echo "  andrectl verify               that it can be, proven"
 	@echo "  raise steps in $(RUN)/run.toml, then"
 	@echo "  andrectl start                go on in the background; past decay_steps the rate stays at"
 	@echo "                                its minimum: andrectl pivot --set optimizer.decay_steps=N"

@@ -36,7 +36,10 @@ COMMANDS: Final[dict[str, str]] = {
     "compare": "Tell which of several runs is ahead, step by step, and whether that is noise.",
     "lineage": "Show the tree of forks that the run belongs to.",
     "samples": "Show the latest audits: samples and validation losses.",
+    "plot": "Draw one run or several: as a file, or in the terminal.",
+    "export": "Give the loss history, with its events, to other tools.",
     "checkpoints": "List the checkpoints; pin and unpin them.",
+    "verify": "Prove that the run can be resumed, before that is needed.",
     "import": "Begin a run from another engine's bare checkpoint.",
 }
 """Every verb with its short help, in the order of a run's life."""
@@ -44,7 +47,7 @@ COMMANDS: Final[dict[str, str]] = {
 DEBUG: Final = "ANDRECTL_DEBUG"
 """The variable of the environment that has an internal error show its traceback."""
 
-CHOOSES_ITSELF: Final = ("init", "status", "compare")
+CHOOSES_ITSELF: Final = ("init", "status", "compare", "plot")
 """Verbs that may be used where there is no run."""
 
 
