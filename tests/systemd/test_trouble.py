@@ -34,7 +34,7 @@ def test_a_stop_in_one_long_call_gets_the_time_it_needs(obedient: Service) -> No
     obedient.configure("[Service]\nTimeoutStopSec=4\n", "patience")
     obedient.systemctl("start")
     obedient.until_step(10)
-    order(obedient, "sleep", 4)  # measured: a stop may take twice that and more
+    order(obedient, "sleep", 5)  # measured: a stop may take twice that and more
     order(obedient, "sleep", 7)  # the step after it: longer than TimeoutStopSec
     obedient.systemctl("stop")
     assert obedient.states() == ("inactive", "dead", "success")
