@@ -34,6 +34,7 @@ COMMANDS: Final[dict[str, str]] = {
     "pivots": "List the pivots of the run: when, what changed, and the proof.",
     "samples": "Show the latest audits: samples and validation losses.",
     "checkpoints": "List the checkpoints; pin and unpin them.",
+    "doctor": "Judge the machine and the unit: whether a run can be trained here for a month.",
     "import": "Begin a run from another engine's bare checkpoint.",
 }
 """Every verb with its short help, in the order of a run's life."""
@@ -41,7 +42,7 @@ COMMANDS: Final[dict[str, str]] = {
 DEBUG: Final = "ANDRECTL_DEBUG"
 """The variable of the environment that has an internal error show its traceback."""
 
-CHOOSES_ITSELF: Final = ("init", "status")
+CHOOSES_ITSELF: Final = ("init", "status", "doctor")
 """Verbs that may be used where there is no run."""
 
 
