@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
-import tempfile
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from shutil import which
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -221,14 +220,16 @@ class Computer:
         made = self.patient.settings
         if made is None or not made.engine.compile:
             return skipped("[engine] compile is off")
-        place = Path(os.environ.get("TORCHINDUCTOR_CACHE_DIR") or tempfile.gettempdir())
+        place = Path(
+            os.environ.get("TORCHINDUCTOR_CACHE_DIR") or os.environ.get("TMPDIR") or "/tmp"
+        )
         if os.statvfs(place).f_flag & os.ST_NOEXEC:
             hint = "TORCHINDUCTOR_CACHE_DIR names another place"
             return failed(
                 f"{place} is mounted noexec: no kernel can be loaded", hint, errors.CONFIG
             )
         names = (os.environ.get("CXX"), "g++", "c++", "clang++")
-        found = next((path for name in names if name and (path := shutil.which(name))), None)
+        found = next((path for name in names if name and (path := which(name))), None)
         if found is None:
             return failed("there is no C++ compiler", "install g++", errors.CONFIG)
         return ok(f"{found}, kernels in {place}")
