@@ -41,7 +41,7 @@ def disk(machine: Machine) -> Iterator[Disk]:
         pytest.skip(f"NOT TESTED: a slow disk, for there is no {_THROTTLE}")
     file = machine.disk / "slow.img"
     with file.open("wb") as stream:
-        os.truncate(stream.fileno(), 64 << 20)
+        os.truncate(stream.fileno(), 256 << 20)
     said = subprocess.run(
         ["losetup", "--find", "--show", str(file)], capture_output=True, text=True
     )

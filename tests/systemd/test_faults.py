@@ -10,7 +10,7 @@ import os
 
 import pytest
 
-from andread.rundir import companion, errors
+from andread.rundir import companion, errors, presence
 from tests.process.harness import count, entries, find, image, last_step
 from tests.systemd.guest import Service, order
 from tests.systemd.pressure import disk, little_memory
@@ -29,17 +29,23 @@ def stays_failed(service: Service, code: int) -> None:
     assert (service.show("NRestarts"), count(service.run, "started")) == ("0", 1)
 
 
-def test_a_stop_in_the_middle_of_a_write_waits_for_whole_checkpoints(service: Service) -> None:
+def test_a_stop_in_the_middle_of_a_write_waits_for_whole_checkpoints(
+    obedient: Service,
+) -> None:
+    service = obedient
+    service.edit("vocabulary = 320", "vocabulary = 820")  # two chunks a checkpoint: 16 MB
+    service.edit("checkpoint_every = 50", "checkpoint_every = 5")
+    service.configure("[Service]\nTimeoutStopSec=8\n", "patience")
     with disk(service.machine) as slow:
         try:
             service.move_to("/dev/slow")
             run = service.run
             service.systemctl("start")
             service.until_step(3)
-            slow.slow(150_000)  # a checkpoint of 0.55 MB: some seconds
-            service.systemctl("kill", "-s", "USR1")
-            [path] = service.until(lambda: list(run.path.glob("step_*.bin.tmp-*")))
-            written = int(path.name[5:11])
+            slow.slow(4_000_000)  # longer than ever measured; both writes, longer than 8 seconds
+            service.until(lambda: presence.read(run.lock).waiting == "the checkpoint before")
+            [path] = run.path.glob("step_*.bin.tmp-*")
+            written, last = int(path.name[5:11]), last_step(run)
             service.systemctl("stop", "--no-block")
             service.until(lambda: service.show("ActiveState") == "deactivating")
             assert not run.checkpoint(written).exists(), "it was still being written"
@@ -47,8 +53,8 @@ def test_a_stop_in_the_middle_of_a_write_waits_for_whole_checkpoints(service: Se
             slow.slow(0)
             assert service.states() == ("inactive", "dead", "success")
             assert service.show("ExecMainStatus") == "0"
-            last = last_step(run)
-            for step in {written, last}:
+            assert (written + 5, last_step(run)) == (last, last), "no step more"
+            for step in (written, last):
                 assert image(run.checkpoint(step))[0] == step
                 assert companion.read(run.companion(step)).step == step
             assert max(run.checkpoint_steps()) == last
