@@ -115,7 +115,15 @@ def running() -> bool:
 
 def lingers() -> bool:
     """Tell whether this user's manager outlives the user's sessions."""
-    return (_LINGERING / pwd.getpwuid(os.geteuid()).pw_name).exists()
+    return (_LINGERING / user()).exists()
+
+
+def user() -> str:
+    """Return the name of this user; the number where there is no account, as in a container."""
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())
 
 
 def _as_root() -> Callable[[], None] | None:

@@ -6,7 +6,6 @@ A running run is judged by who runs it; a stopped one by who would start it.
 from __future__ import annotations
 
 import importlib.util
-import os
 import pwd
 import re
 import resource
@@ -230,8 +229,7 @@ class Service:
         if self.unit.manager == "system":
             return ok("the system's manager asks no session")
         if self.unit.mortal():
-            who = pwd.getpwuid(os.geteuid()).pw_name
-            said = f"{self.unit.name} ends with the last session of {who}"
+            said = f"{self.unit.name} ends with the last session of {systemd.user()}"
             return warning(said, "loginctl enable-linger")
         return ok("lingering is on: the user's manager outlives the sessions")
 
@@ -280,7 +278,7 @@ def look_at_session(patient: Patient) -> Outcome:
         return ok("no systemd ends sessions here")
     pid = patient.pid if patient.supervisor.get("kind") == "detached" else None
     place = _cgroup(pid)
-    who = pwd.getpwuid(os.geteuid()).pw_name
+    who = systemd.user()
     if "/user@" in place and not systemd.lingers():
         said = f"a detached daemon ends with the manager of {who}, at the last log-out"
         return warning(said, "loginctl enable-linger, or a unit of the system")
