@@ -114,6 +114,8 @@ class Trainer:
                 continue
             if finished:
                 return "finished"
+            if self._control.stopping():  # heard meanwhile: in a write, it costs no step more
+                continue
             self._train_one_step()
 
     def _train_one_step(self) -> None:

@@ -40,6 +40,7 @@ COMMANDS: Final[dict[str, str]] = {
     "export": "Give the loss history, with its events, to other tools.",
     "checkpoints": "List the checkpoints; pin and unpin them.",
     "verify": "Prove that the run can be resumed, before that is needed.",
+    "doctor": "Judge the machine and the unit: whether a run can be trained here for a month.",
     "import": "Begin a run from another engine's bare checkpoint.",
 }
 """Every verb with its short help, in the order of a run's life."""
@@ -47,7 +48,7 @@ COMMANDS: Final[dict[str, str]] = {
 DEBUG: Final = "ANDRECTL_DEBUG"
 """The variable of the environment that has an internal error show its traceback."""
 
-CHOOSES_ITSELF: Final = ("init", "status", "compare", "plot")
+CHOOSES_ITSELF: Final = ("init", "status", "compare", "plot", "doctor")
 """Verbs that may be used where there is no run."""
 
 

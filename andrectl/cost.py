@@ -10,9 +10,9 @@ from andread.rundir.settings import Settings
 
 _HISTORY_ENTRY: Final = 180
 """Bytes of one entry of the loss history, for a few sources."""
-_TRAINING: Final = 16
+TRAINING: Final = 16
 """Bytes a parameter in training: float32 weight, gradient, m and v."""
-_STAGING: Final = 12
+STAGING: Final = 12
 """Bytes a parameter of the staging buffer that a checkpoint is written from."""
 
 
@@ -47,8 +47,8 @@ def cost(settings: Settings) -> Cost:
         checkpoint_bytes=image,
         checkpoints=kept + 1,
         disk_bytes=(kept + 1) * image + run.steps * _HISTORY_ENTRY,
-        training_bytes=_TRAINING * n_params,
-        staging_bytes=_STAGING * n_params,
+        training_bytes=TRAINING * n_params,
+        staging_bytes=STAGING * n_params,
         tokens_per_step=per_step,
         tokens=per_step * run.steps,
     )

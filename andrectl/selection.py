@@ -59,6 +59,16 @@ def chosen(ctx: click.Context) -> RunDirectory:
     return run
 
 
+def perhaps(ctx: click.Context) -> RunDirectory | None:
+    """Return the run that is meant, as `chosen`; None if none was named and none is found."""
+    if ctx.meta.get(_GIVEN) is None and not os.environ.get(VARIABLE):
+        try:
+            find(None, os.environ, Path.cwd(), state_directory(os.environ))
+        except MissingError:
+            return None
+    return chosen(ctx)
+
+
 def state_directory(environment: Mapping[str, str], root: bool | None = None) -> Path:
     """Return where runs live by default: the system's for root, else the user's own."""
     if os.geteuid() == 0 if root is None else root:

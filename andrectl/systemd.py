@@ -11,7 +11,7 @@ import os
 import pwd
 import re
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -77,10 +77,10 @@ class Unit:
             return AccessError(text, _ASK)
         return UnitFault(text, f"systemctl status {self.name}; journalctl -u {self.name}")
 
-    def show(self) -> dict[str, str]:
-        """Return the properties of the unit that matter here; none if they cannot be told."""
+    def show(self, names: Sequence[str] = _SHOWN) -> dict[str, str]:
+        """Return these properties of the unit; none if they cannot be told."""
         try:
-            out = self.ask("show", "-p", ",".join(_SHOWN), self.name)
+            out = self.ask("show", "-p", ",".join(names), self.name)
         except (AndreadError, OSError):
             return {}
         return dict(line.split("=", 1) for line in out.splitlines() if "=" in line)
@@ -91,9 +91,7 @@ class Unit:
 
     def mortal(self) -> bool:
         """Tell whether the manager, and the unit with it, ends when its user logs out."""
-        if self.manager != "user":
-            return False
-        return not (_LINGERING / pwd.getpwuid(os.geteuid()).pw_name).exists()
+        return self.manager == "user" and not lingers()
 
     def table(self) -> dict[str, Any]:
         """Return what `status` tells of the unit."""
@@ -110,6 +108,24 @@ class Unit:
         }
 
 
+def running() -> bool:
+    """Tell whether systemd runs this machine."""
+    return _RUNNING.is_dir()
+
+
+def lingers() -> bool:
+    """Tell whether this user's manager outlives the user's sessions."""
+    return (_LINGERING / user()).exists()
+
+
+def user() -> str:
+    """Return the name of this user; the number where there is no account, as in a container."""
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())
+
+
 def _as_root() -> Callable[[], None] | None:
     """Return what makes a child root again, where this process was; see `ownership`."""
     if os.geteuid() == 0 or not ownership.was_root():
@@ -119,7 +135,7 @@ def _as_root() -> Callable[[], None] | None:
 
 def unit_of(run: RunDirectory) -> Unit | None:
     """Return the unit that trains `run`, or would; None if systemd has no part in it."""
-    if not _RUNNING.is_dir():
+    if not running():
         return None
     told = presence.read(run.lock).supervisor
     name, manager = loose.text(told.get("unit")), loose.text(told.get("manager"))

@@ -8,7 +8,8 @@ systemd is told
     WATCHDOG_USEC=           ten times the slowest recent step; never less than the unit says
     STOPPING=1               as soon as a stop is heard
     EXTEND_TIMEOUT_USEC=     again and again while loading, up to an hour, and while stopping, up to
-                             twice the slowest recent step and write: each buys half a minute
+                             twice the slowest recent step and write, and beyond that while its
+                             checkpoint gets on: each buys half a minute
 
 Where nobody listens, or its library is not installed, all of this is silence.
 """
@@ -72,9 +73,11 @@ class Notifier:
             notify("STATUS=" + text.replace("\n", " "))
 
     def beat(self) -> None:
-        """Feed the watchdog."""
+        """Feed the watchdog; while stopping, buy time for what gets on, however slow the disk."""
         if self._floor and self._due("watchdog"):
             notify("WATCHDOG=1")
+        if self._stopping.is_set() and self._due("patience"):
+            notify(f"EXTEND_TIMEOUT_USEC={_BOUGHT * 1e6:.0f}")
 
     def stepped(self, seconds: float) -> None:
         """Take note of how long a step took, and feed the watchdog."""

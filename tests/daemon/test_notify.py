@@ -113,6 +113,18 @@ def test_a_stop_asks_for_twice_step_and_write_and_no_more(ear: Ear) -> None:
     assert max(asked) <= 500000 and asked == sorted(asked, reverse=True)
 
 
+def test_a_stop_that_gets_on_buys_time_beyond_its_limit(ear: Ear) -> None:
+    manager = Notifier()
+    manager.stepped(0.01)
+    manager.beat()
+    assert not any(line.startswith("EXTEND") for line in ear.heard()), "nobody stops yet"
+    manager.stopping()
+    time.sleep(0.2)  # the limit, 0.02 seconds, is over
+    before = len(ear.heard())
+    manager.beat()
+    assert ear.heard()[before:] == ["WATCHDOG=1", "EXTEND_TIMEOUT_USEC=30000000"]
+
+
 def test_a_status_is_one_line_and_not_told_too_often(
     ear: Ear, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,6 +16,7 @@ EXCEPTIONS = {
     "andrectl/commands/export.py": "writes what the user names, outside of any run",
     "andrectl/picture.py": "the same",
     "andrectl/verifying/replay.py": "makes a scratch copy beside the run, and removes it",
+    "andrectl/doctor/storage.py": "tries the system itself, in a scratch directory of its own",
     "andrectl/example.py": "writes the example's text, which is the user's from then on",
     "andrectl/manual.py": "makes man pages and completions, at installation",
     "andrectl/reference.py": "makes docs/cli.md, in the project's own tree",

@@ -11,7 +11,7 @@ import pytest
 
 from andread.rundir.layout import RunDirectory
 from tests.process.harness import make_run
-from tests.systemd.guest import Service, make
+from tests.systemd.guest import Service, make, make_obedient
 from tests.systemd.machine import Machine, why_not
 
 
@@ -46,3 +46,10 @@ def service(
     made = Service(machine, template, name)
     yield made
     made.discard()
+
+
+@pytest.fixture
+def obedient(service: Service) -> Service:
+    """A run whose model does what it is told: see `guest.order`."""
+    make_obedient(service)
+    return service

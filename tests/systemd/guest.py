@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from andread.rundir.layout import RunDirectory
@@ -43,6 +44,14 @@ class Service:
         machine.do("chown", "-R", "andread:andread", self.inside)
         machine.do("chmod", "750", self.inside)
         self.configure(_QUICK)
+
+    def move_to(self, *mount: str) -> None:
+        """Put the run on a file system of its own; `mount` is what mount(8) is told of it."""
+        do = self.machine.do
+        do("cp", "-a", self.inside, f"{self.inside}.moved")
+        do("mount", *mount, self.inside)
+        do("sh", "-c", f"cp -a {self.inside}.moved/. {self.inside} && rm -r {self.inside}.moved")
+        self.run = RunDirectory(Path(f"/proc/{self.machine.pid}/root{self.inside}"))
 
     def rename_unit(self, unit: str) -> None:
         """Be another of the units that train this run."""
@@ -92,4 +101,21 @@ class Service:
         self.machine.run("systemctl", "kill", "-s", "KILL", self.unit)
         self.machine.run("systemctl", "stop", self.unit)
         self.machine.run("systemctl", "reset-failed", self.unit)
+        self.machine.run("umount", self.inside)
         self.machine.run("rm", "-rf", self.inside, f"/etc/systemd/system/{self.unit}.d")
+
+
+def make_obedient(service: Service) -> None:
+    """Give the run the model that does what it is told: see `order`."""
+    service.write("/opt/models/obedient.py", Path(__file__).with_name("obedient.py").read_text())
+    service.edit("width = 32\nheads = 2\nlayers = 2", 'factory = "obedient:make"')
+    environment = f"PYTHONPATH=/opt/models ANDREAD_TEST_ORDERS={service.inside}/orders"
+    service.configure(f"[Service]\nEnvironment={environment}\n", "model")
+    service.machine.do("install", "-d", "-o", "andread", f"{service.inside}/orders")
+
+
+def order(service: Service, word: str, number: int = 0, timeout: float = 60) -> None:
+    """Have the next step do something, and wait until it does."""
+    path = f"{service.inside}/orders/{word}-{number}"
+    service.machine.do("touch", path)
+    service.until(lambda: service.machine.run("test", "-e", path).returncode != 0, timeout)

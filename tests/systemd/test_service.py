@@ -93,6 +93,27 @@ def test_a_stop_in_the_first_seconds_is_a_success(service: Service) -> None:
     assert service.show("NRestarts") == "0"
 
 
+def test_usr1_in_the_first_milliseconds_is_served_at_the_first_boundary(service: Service) -> None:
+    service.systemctl("start", "--no-block")
+    service.until(lambda: begun(service))
+    service.systemctl("kill", "-s", "USR1", "--kill-whom=main")
+    first = service.until_event("checkpoint", step=0)
+    assert first["reasons"] == ["start", "signal"]
+    service.until_step(3)
+    assert service.show("NRestarts") == "0"
+
+
+def test_usr1_before_anything_of_ours_runs_leads_to_its_checkpoint_too(service: Service) -> None:
+    """While systemd still builds the sandbox nobody can block a signal: it may end the process."""
+    hurry = f"until systemctl kill -s USR1 --kill-whom=main {service.unit} 2>/dev/null; do :; done"
+    service.machine.do("sh", "-c", f"systemctl start --no-block {service.unit}; {hurry}")
+    first = service.until_event("checkpoint", step=0)
+    assert first["reasons"][0] == "start"
+    service.until_step(3)
+    assert service.states() == ("active", "running", "success")
+    assert int(service.show("NRestarts")) <= 1
+
+
 def test_what_no_restart_mends_fails_once_and_says_why(service: Service) -> None:
     service.edit("batch = 8", "bach = 8")
     assert service.machine.run("systemctl", "start", service.unit).returncode != 0

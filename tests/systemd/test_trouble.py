@@ -1,7 +1,6 @@
 """The service in trouble: hung, stopped in a long step, without power, pivoted, stopped in a hurry.
 
-The model of these runs is a user's own, made by a factory that only these tests install. It looks
-for a file, takes it away, and then does not come back from one computing call for a while.
+What a run does of itself only by accident, the model `obedient` does when it is told.
 """
 
 from __future__ import annotations
@@ -12,71 +11,36 @@ import pytest
 from andread.rundir import companion, presence
 from andread.rundir.layout import RunDirectory
 from tests.process.harness import count, entries, find, image, last_step
-from tests.systemd.guest import Service
+from tests.systemd.guest import Service, order
 
 pytestmark = pytest.mark.slow
 
-_MODEL = """
-import ctypes, os, pathlib
-from tests.engine.models import Bigram
 
-class Sleeper(Bigram):
-    def forward(self, tokens, targets):
-        for path in pathlib.Path(os.environ["ANDREAD_TEST_SLEEP"]).glob("sleep-*"):
-            path.unlink()
-            ctypes.PyDLL(None).sleep(int(path.name.partition("-")[2]))  # holds Python up
-        return super().forward(tokens, targets)
-
-def make(settings):
-    return Sleeper(settings)
-"""
-
-
-@pytest.fixture
-def sleeper(service: Service) -> Service:
-    """A run whose model can be put to sleep: see `sleep`."""
-    service.write("/opt/models/sleeper.py", _MODEL)
-    service.edit("width = 32\nheads = 2\nlayers = 2", 'factory = "sleeper:make"')
-    service.configure(
-        "[Service]\nEnvironment=PYTHONPATH=/opt/models "
-        f"ANDREAD_TEST_SLEEP={service.inside}/naps\n"
-        "WatchdogSec=5\nTimeoutStopSec=4\n"
-    )
-    service.machine.do("install", "-d", "-o", "andread", f"{service.inside}/naps")
-    return service
-
-
-def sleep(service: Service, seconds: int) -> None:
-    """Have the next step sleep, and wait until it does."""
-    nap = f"{service.inside}/naps/sleep-{seconds}"
-    service.machine.do("touch", nap)
-    service.until(lambda: service.machine.run("test", "-e", nap).returncode != 0)
-
-
-def test_a_hung_loop_is_ended_by_the_watchdog_and_resumes(sleeper: Service) -> None:
-    sleeper.systemctl("start")
-    sleeper.until_step(60)
-    sleep(sleeper, 600)
-    verdict = sleeper.until_event("replay")
+def test_a_hung_loop_is_ended_by_the_watchdog_and_resumes(obedient: Service) -> None:
+    obedient.configure("[Service]\nWatchdogSec=5\n", "watchdog")
+    obedient.systemctl("start")
+    obedient.until_step(60)
+    order(obedient, "sleep", 600)
+    verdict = obedient.until_event("replay")
     assert verdict["verdict"] == "exact"
-    assert sleeper.show("NRestarts") == "1"
-    said = sleeper.machine.journal(sleeper.unit)
+    assert obedient.show("NRestarts") == "1"
+    said = obedient.machine.journal(obedient.unit)
     assert "Watchdog timeout" in said
-    assert "sleeper.py" in said and "in forward" in said, "where it hung"
-    sleeper.until_step(verdict["to"] + 5)
+    assert "obedient.py" in said and "in forward" in said, "where it hung"
+    obedient.until_step(verdict["to"] + 5)
 
 
-def test_a_stop_in_one_long_call_gets_the_time_it_needs(sleeper: Service) -> None:
-    sleeper.systemctl("start")
-    sleeper.until_step(10)
-    sleep(sleeper, 4)  # measured: a stop may take twice that and more
-    sleeper.until_step(last_step(sleeper.run) + 2)
-    sleep(sleeper, 7)  # longer than TimeoutStopSec
-    sleeper.systemctl("stop")
-    assert sleeper.states() == ("inactive", "dead", "success")
-    step = last_step(sleeper.run)
-    assert image(sleeper.run.checkpoint(step))[0] == step
-    assert companion.read(sleeper.run.companion(step)).reasons[-1] == "stop"
+def test_a_stop_in_one_long_call_gets_the_time_it_needs(obedient: Service) -> None:
+    obedient.configure("[Service]\nTimeoutStopSec=4\n", "patience")
+    obedient.systemctl("start")
+    obedient.until_step(10)
+    order(obedient, "sleep", 5)  # measured: a stop may take twice that and more
+    order(obedient, "sleep", 7)  # the step after it: longer than TimeoutStopSec
+    obedient.systemctl("stop")
+    assert obedient.states() == ("inactive", "dead", "success")
+    step = last_step(obedient.run)
+    assert image(obedient.run.checkpoint(step))[0] == step
+    assert companion.read(obedient.run.companion(step)).reasons[-1] == "stop"
 
 
 def test_a_stop_while_it_loads_or_audits_is_obeyed_soon(service: Service) -> None:
