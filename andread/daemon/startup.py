@@ -119,9 +119,11 @@ def assemble(
     if last is not None:  # sources or policy may be others than when it was last written
         checkpointer.view(step)
     reporter.tell(step=step, steps=settings.run.steps, device=str(device))
+    own = ProcessIdentity.own()
     reporter.event(
         "started",
-        pid=ProcessIdentity.own().pid,
+        pid=own.pid,
+        seconds=round(own.age, 3),
         step=step,
         steps=settings.run.steps,
         device=str(device),
