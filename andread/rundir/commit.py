@@ -104,7 +104,8 @@ def structurally_valid(run: RunDirectory, n_params: int) -> list[int]:
 def sweep(run: RunDirectory) -> list[str]:
     """Remove what a dead writer left: temporary files, and companions whose .bin is gone.
 
-    Only the lock's owner may do so. Returns the names.
+    What it had renamed and did not live to sync is durable afterwards, so that it may be built and
+    vouched upon. Only the lock's owner may do so. Returns the names.
     """
     swept = files.sweep(run.path)
     for directory in (run.requests, run.pins, run.forks):
@@ -117,4 +118,7 @@ def sweep(run: RunDirectory) -> list[str]:
         if ours and not files.exists(path.with_suffix(".bin")):
             files.remove(path)
             swept.append(name)
+    for directory in (run.path, run.pins):
+        if files.is_directory(directory):
+            files.sync_directory(directory)
     return swept

@@ -70,6 +70,15 @@ def read_into(descriptor: int, target: memoryview, offset: int) -> int:
     return done
 
 
+def read_at(descriptor: int, length: int, offset: int) -> bytes:
+    """Return `length` bytes from `offset` on, fewer only at the end of the file.
+
+    One pread may give fewer for reasons of its own (network file systems, FUSE): that is no end.
+    """
+    data = bytearray(length)
+    return bytes(data[: read_into(descriptor, memoryview(data), offset)])
+
+
 def is_named(descriptor: int, path: Path) -> bool:
     """Tell whether `path` still names the file that is open as `descriptor`."""
     try:
@@ -254,7 +263,7 @@ def make_directory(path: Path, exists_ok: bool = True) -> None:
     """Make the directory `path`, durably; with `exists_ok` it may be there already."""
     if not (exists_ok and is_directory(path)):
         disk.mkdir(path, DIRECTORY_MODE)
-        sync_directory(path.parent)
+    sync_directory(path.parent)  # one that is there may be of a process that died before this
 
 
 def rename(path: Path, target: Path) -> None:
@@ -267,6 +276,7 @@ def remove(path: Path) -> None:
     """Remove `path` durably; it may be gone already."""
     with contextlib.suppress(FileNotFoundError):
         disk.unlink(path)
+    with contextlib.suppress(FileNotFoundError):  # what is gone may not be durably so
         sync_directory(path.parent)
 
 

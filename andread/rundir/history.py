@@ -93,7 +93,7 @@ class LossHistory:
             recorded = deque(_entries_after(stream, length, step))
             end = length + sum(len(data) for data, _ in recorded)
             size = disk.fstat(descriptor).st_size
-            clean = size == end + len(CLOSING) and disk.pread(descriptor, 3, end) == CLOSING
+            clean = size == end + len(CLOSING) and files.read_at(descriptor, len(CLOSING), end) == CLOSING
         history = cls._writing(path, step, digest, length)
         history._recorded = recorded
         history._unsynced = [data for data, _ in recorded]
@@ -182,7 +182,7 @@ class LossHistory:
         with files.Staged(self.path, end + len(CLOSING)) as staged:
             for start in range(0, self._unsynced_from, files.CHUNK):
                 length = min(files.CHUNK, self._unsynced_from - start)
-                staged.write(disk.pread(self._descriptor, length, start))
+                staged.write(files.read_at(self._descriptor, length, start))
             staged.write(b"".join(self._unsynced) + CLOSING)
             staged.commit()
         os.close(self._descriptor)
@@ -316,7 +316,7 @@ def ends_at(path: Path, length: int) -> bool:
     """Tell whether nothing but the closing bracket follows a prefix of `length` bytes."""
     with files.opened(path) as descriptor:
         size = disk.fstat(descriptor).st_size
-        return size == length + len(CLOSING) and disk.pread(descriptor, 3, length) == CLOSING
+        return size == length + len(CLOSING) and files.read_at(descriptor, len(CLOSING), length) == CLOSING
 
 
 def read(path: Path) -> Iterator[dict[str, Any]]:
@@ -342,7 +342,7 @@ def tail(path: Path, count: int) -> list[dict[str, Any]]:
             span = 256 * (count + 2)
             while True:
                 start = max(0, size - span)
-                lines = disk.pread(descriptor, size - start, start).split(b"\n")
+                lines = files.read_at(descriptor, size - start, start).split(b"\n")
                 entries = [e for line in lines if (e := _entry(line.rstrip(b","))) and "step" in e]
                 if len(entries) >= count or start == 0:
                     return entries[max(0, len(entries) - count) :]

@@ -86,7 +86,7 @@ class RunLock:
         with contextlib.suppress(OSError):
             size = max(disk.fstat(self._descriptor).st_size, len(data) + 1)  # over all there was
             size = -(-size // _BLOCK) * _BLOCK
-            disk.pwrite(self._descriptor, data.ljust(size - 1) + b"\n", 0)
+            files.write_all(self._descriptor, data.ljust(size - 1) + b"\n", 0)
 
     def release(self) -> None:
         """Give the lock back."""
