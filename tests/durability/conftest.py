@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.durability.disks import own_mounts
+from tests.durability.zygote import Zygote, zygote
+
 Tally = Callable[[str, int], None]
 FIGURES = (
     *("faults tried", "crash states", "power cuts", "real faults", "mutants caught"),
@@ -45,6 +48,25 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if sums:
         told = ", ".join(f"{sums[name]:,} {name}" for name in FIGURES)
         terminalreporter.write_line(f"durability: {told}")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _mounts() -> None:
+    own_mounts()
+
+
+@pytest.fixture(scope="session")
+def light() -> Iterator[Zygote]:
+    """Forks lives without training."""
+    with zygote(torch=False) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def daemons() -> Iterator[Zygote]:
+    """Forks real daemons, with torch warm."""
+    with zygote(torch=True) as made:
+        yield made
 
 
 @pytest.fixture

@@ -1,0 +1,85 @@
+"""The power cut for real: ext4 stopped without a flush in the middle of a life, again and again."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from andread.rundir.layout import RunDirectory
+from tests.durability.disks import HOSTILE, LoopDisk, loop_disk
+from tests.durability.judge import Acknowledged, violations
+from tests.durability.life import new_run
+from tests.durability.zygote import Zygote
+
+PARAMETERS = 20_000
+"""240 kB a checkpoint: many pages to be torn."""
+CUTS = 80
+OPTIONS = ("", HOSTILE)
+
+
+@contextlib.contextmanager
+def neighbour(light: Zygote, disk: LoopDisk, output: Path) -> Iterator[None]:
+    process = light.start("neighbour", disk.path, output=output)
+    try:
+        yield
+    finally:
+        process.kill()
+
+
+def take_in(acknowledged: Acknowledged, output: Path) -> int:
+    """Read what a writer vouched for; return how many lines that is."""
+    lines = output.read_text().splitlines() if output.exists() else []
+    for line in lines:
+        what, _, step = line.partition(" ")
+        if what == "unpin":
+            acknowledged.pins.discard(int(step))
+        elif what in ("checkpoint", "policy", "pin"):
+            acknowledged(what, int(step))
+    return len(lines)
+
+
+def cut_again_and_again(
+    light: Zygote, disk: LoopDisk, place: Path, cuts: int, seed: int, mutant: str = ""
+) -> tuple[int, list[str], int]:
+    """Cut the power in `cuts` lives of one run; return how often, the violations, the vouched."""
+    rng = random.Random(seed)
+    run = new_run(RunDirectory(disk.path / "run"))
+    acknowledged, found, vouched = Acknowledged(), [], 0
+    for number in range(1, cuts + 1):
+        output = place / f"{seed}-{number}.output"
+        with neighbour(light, disk, place / "neighbour.output"):
+            writer = light.start(
+                "writer", run.path, PARAMETERS, rng.getrandbits(30), mutant, output=output
+            )
+            time.sleep(rng.uniform(0.005, 0.12))
+            if rng.random() < 0.2:
+                writer.send(signal.SIGTERM)
+                time.sleep(rng.uniform(0.0, 0.01))
+            disk.cut()
+            writer.kill()
+        vouched += take_in(acknowledged, output)
+        output.unlink(missing_ok=True)
+        disk.unmount()
+        disk.mount()
+        faults = violations(run, acknowledged, PARAMETERS)
+        if faults:
+            return number, [f"cut {number}: {fault}" for fault in faults], vouched
+        acknowledged(*("checkpoint", max(run.checkpoint_steps())))  # the judge went on with it
+    return cuts, found, vouched
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("options", OPTIONS, ids=["default", "hostile"])
+def test_power_cuts(light: Zygote, tmp_path: Path, tally, options: str, seed: int) -> None:
+    with loop_disk(options=options) as disk:
+        cuts, found, vouched = cut_again_and_again(light, disk, tmp_path, CUTS, seed)
+    tally("power cuts", cuts)
+    tally("violations", len(found))
+    assert not found, found
+    assert vouched > CUTS, "too little was going on"
