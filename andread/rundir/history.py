@@ -93,7 +93,10 @@ class LossHistory:
             recorded = deque(_entries_after(stream, length, step))
             end = length + sum(len(data) for data, _ in recorded)
             size = disk.fstat(descriptor).st_size
-            clean = size == end + len(CLOSING) and files.read_at(descriptor, len(CLOSING), end) == CLOSING
+            clean = (
+                size == end + len(CLOSING)
+                and files.read_at(descriptor, len(CLOSING), end) == CLOSING
+            )
         history = cls._writing(path, step, digest, length)
         history._recorded = recorded
         history._unsynced = [data for data, _ in recorded]
@@ -316,7 +319,10 @@ def ends_at(path: Path, length: int) -> bool:
     """Tell whether nothing but the closing bracket follows a prefix of `length` bytes."""
     with files.opened(path) as descriptor:
         size = disk.fstat(descriptor).st_size
-        return size == length + len(CLOSING) and files.read_at(descriptor, len(CLOSING), length) == CLOSING
+        return (
+            size == length + len(CLOSING)
+            and files.read_at(descriptor, len(CLOSING), length) == CLOSING
+        )
 
 
 def read(path: Path) -> Iterator[dict[str, Any]]:

@@ -115,7 +115,9 @@ class LoopDisk:
 
 
 @contextlib.contextmanager
-def loop_disk(size: int = 64 << 20, options: str = "", within: str = "/dev/shm") -> Iterator[LoopDisk]:
+def loop_disk(
+    size: int = 64 << 20, options: str = "", within: str = "/dev/shm"
+) -> Iterator[LoopDisk]:
     """Make a disk for a while."""
     assert may_mount()
     with tempfile.TemporaryDirectory(prefix="andread-disk-", dir=within) as place:

@@ -13,6 +13,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from andread.rundir import disk
@@ -134,5 +135,5 @@ def _target(arguments: tuple[Any, ...]) -> str:
     first = arguments[0] if arguments else ""
     if isinstance(first, int):
         with contextlib.suppress(OSError):
-            return " " + os.readlink(f"/proc/self/fd/{first}")
+            return f" {Path(f'/proc/self/fd/{first}').readlink()}"
     return f" {first}"

@@ -12,7 +12,17 @@ import dataclasses
 import random
 from collections.abc import Callable
 
-from andread.rundir import checkpoint, commit, events, files, pivot, recovery, requests, samples
+from andread.rundir import (
+    checkpoint,
+    commit,
+    disk,
+    events,
+    files,
+    pivot,
+    recovery,
+    requests,
+    samples,
+)
 from andread.rundir.clock import ProcessIdentity
 from andread.rundir.errors import AndreadError
 from andread.rundir.history import LossHistory
@@ -176,6 +186,15 @@ class Life:
             requests.discard(self.run, request_id)
         except OSError as error:
             self._trouble("requests", error)
+
+    def lose_history(self) -> None:
+        """Have somebody remove the history in use; what a daemon does at its next checkpoint."""
+        disk.unlink(self.run.history)
+        try:
+            if self.history.is_lost:
+                self.history.put_back()
+        except OSError as error:
+            self._trouble("history", error)
 
     def pivot(self, cap: float) -> None:
         """Change the policy after this very step; what fails before the commit is taken back."""

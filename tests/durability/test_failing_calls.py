@@ -6,7 +6,6 @@ through untouched tells that all its calls have been tried.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,10 +14,10 @@ import pytest
 from andread.rundir import disk
 from andread.rundir.errors import AndreadError, from_os_error
 from andread.rundir.layout import RunDirectory
+from tests.durability.cuts import copy_of, old_run
 from tests.durability.judge import Acknowledged, violations
 from tests.durability.layer import Fault, Faulty
 from tests.durability.life import Life, new_run
-from tests.durability.test_crash_states import old_run
 
 VARIANTS = (
     Fault("EIO", 0),
@@ -109,10 +108,8 @@ def test_every_call_in_turn(memory: Path, tally, work: Work, variant: Fault) -> 
     tried, found = 0, []
     for aged in (True, False) if work is start else (True,):
         base = old_run(memory / "old") if aged else new_run(RunDirectory(memory / "new"))
-        copy = RunDirectory(memory / "copy")
         for fault in cases(variant):
-            shutil.rmtree(copy.path, ignore_errors=True)
-            shutil.copytree(base.path, copy.path)
+            copy = copy_of(base, memory / "copy")
             met, wrong = attempt(copy, work, fault)
             found += wrong
             acknowledged = Acknowledged()
