@@ -10,8 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from andread.rundir.layout import RunDirectory
 from tests.durability.disks import own_mounts
+from tests.durability.forked import EVERY, STEPS, lived, set_run
 from tests.durability.zygote import Zygote, zygote
+from tests.process.harness import copy_run, make_run
 
 Tally = Callable[[str, int], None]
 FIGURES = (
@@ -67,6 +70,41 @@ def daemons() -> Iterator[Zygote]:
     """Forks real daemons, with torch warm."""
     with zygote(torch=True) as made:
         yield made
+
+
+@pytest.fixture(scope="session")
+def short_run(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
+    """A prepared run of a few steps that has not begun; copy it."""
+    run = make_run(tmp_path_factory.mktemp("short"), STEPS, EVERY, keep=2)
+    set_run(run, sample_every=4)
+    return run
+
+
+@pytest.fixture(scope="session")
+def short_lived(
+    short_run: RunDirectory, daemons: Zygote, tmp_path_factory: pytest.TempPathFactory
+) -> RunDirectory:
+    """That run at its end, undisturbed, with all its checkpoints; look at it only."""
+    place = tmp_path_factory.mktemp("short_lived")
+    run = copy_run(short_run, place / "run")
+    set_run(run, keep_last=100)
+    assert lived(daemons, run, place / "log")[0] == 0
+    return run
+
+
+@pytest.fixture(scope="session")
+def half_lived(
+    short_run: RunDirectory, daemons: Zygote, tmp_path_factory: pytest.TempPathFactory
+) -> RunDirectory:
+    """That run killed in its fifth step or so, to be replayed and ended; copy it."""
+    place = tmp_path_factory.mktemp("half_lived")
+    run = copy_run(short_run, place / "run")
+    set_run(run, steps=5, checkpoint_every=3)
+    assert lived(daemons, run, place / "log")[0] == 0
+    run.checkpoint(5).unlink()
+    run.companion(5).unlink()
+    set_run(run, steps=STEPS, checkpoint_every=EVERY)
+    return run
 
 
 @pytest.fixture

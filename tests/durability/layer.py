@@ -65,8 +65,9 @@ class Fault:
 class Faulty:
     """The layer with a fault in it; `met` tells whether it came to that, `where` at what."""
 
-    def __init__(self, fault: Fault) -> None:
+    def __init__(self, fault: Fault, tell: Callable[[bytes], Any] = lambda where: None) -> None:
         self.fault = fault
+        self._tell = tell
         self.calls = 0
         self.where = ""
         self._dead = False
@@ -91,6 +92,7 @@ class Faulty:
                 )
                 if due and not self.where:
                     self.where = f"{name}{_target(arguments)}"
+                    self._tell(f"fault met: {self.where}\n".encode())
                 if due and fault.kind in ("die", "kill") and not fault.after:
                     self._end()
             if not due:

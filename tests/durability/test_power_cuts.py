@@ -11,11 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from andread.rundir import presence
 from andread.rundir.layout import RunDirectory
+from tests.durability.conftest import Tally
 from tests.durability.disks import HOSTILE, LoopDisk, loop_disk
+from tests.durability.forked import ENDLESS, copied, forked, reference, told, unsound
 from tests.durability.judge import Acknowledged, violations
 from tests.durability.life import new_run
 from tests.durability.zygote import Zygote
+from tests.process.harness import last_step
 
 PARAMETERS = 20_000
 """240 kB a checkpoint: many pages to be torn."""
@@ -30,6 +34,7 @@ def neighbour(light: Zygote, disk: LoopDisk, output: Path) -> Iterator[None]:
         yield
     finally:
         process.kill()
+        process.wait()
 
 
 def take_in(acknowledged: Acknowledged, output: Path) -> int:
@@ -59,10 +64,11 @@ def cut_again_and_again(
             )
             time.sleep(rng.uniform(0.005, 0.12))
             if rng.random() < 0.2:
-                writer.send(signal.SIGTERM)
+                writer.send_signal(signal.SIGTERM)
                 time.sleep(rng.uniform(0.0, 0.01))
             disk.cut()
             writer.kill()
+            writer.wait()
         vouched += take_in(acknowledged, output)
         output.unlink(missing_ok=True)
         disk.unmount()
@@ -76,10 +82,64 @@ def cut_again_and_again(
 
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("options", OPTIONS, ids=["default", "hostile"])
-def test_power_cuts(light: Zygote, tmp_path: Path, tally, options: str, seed: int) -> None:
+def test_power_cuts(light: Zygote, tmp_path: Path, tally: Tally, options: str, seed: int) -> None:
     with loop_disk(options=options) as disk:
         cuts, found, vouched = cut_again_and_again(light, disk, tmp_path, CUTS, seed)
     tally("power cuts", cuts)
     tally("violations", len(found))
     assert not found, found
     assert vouched > CUTS, "too little was going on"
+
+
+DAEMON_CUTS = 14
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=["default", "hostile"])
+def test_power_cuts_under_a_real_daemon(
+    daemons: Zygote,
+    light: Zygote,
+    short_run: RunDirectory,
+    tmp_path: Path,
+    tally: Tally,
+    options: str,
+) -> None:
+    """Cut while it starts, replays, trains, saves, prunes and stops; in the end the bits are right.
+
+    What it acknowledged is read from what it said, which lies on another disk.
+    """
+    rng = random.Random(len(options))
+    with loop_disk(options=options) as disk:
+        run = copied(short_run, disk.path / "run", steps=ENDLESS, checkpoint_every=5)
+        acknowledged = -1
+        for number in range(DAEMON_CUTS):
+            log = tmp_path / f"log-{number}"
+            with (
+                neighbour(light, disk, tmp_path / "neighbour"),
+                forked(daemons, run, log) as daemon,
+            ):
+                if number % 4:
+                    daemon.until(lambda: told(daemon, "started"))
+                time.sleep(rng.uniform(0, 0.3))
+                if rng.random() < 0.6:
+                    daemon.send(rng.choice([signal.SIGTERM, signal.SIGUSR1]))
+                    time.sleep(rng.uniform(0, 0.03))
+                disk.cut()
+                daemon.kill()
+            steps = [event["step"] for event in told(daemon, "checkpoint")]
+            acknowledged = max([acknowledged, *steps])
+            disk.unmount()
+            disk.mount()
+            kept = run.checkpoint_steps()
+            assert max(kept, default=-1) >= acknowledged, f"{acknowledged} was acknowledged: {kept}"
+            tally("power cuts")
+        log = tmp_path / "log"
+        with forked(daemons, run, log) as daemon:
+            started = daemon.until(lambda: told(daemon, "started"))[0]
+            assert started["step"] >= acknowledged
+            assert not told(daemon, "rejected")
+            daemon.until(lambda: presence.read(run.lock).step >= started["step"] + 10)
+            daemon.send(signal.SIGTERM)
+            assert daemon.wait() == 0, daemon.stderr()
+        found = unsound(run, reference(daemons, short_run, tmp_path, last_step(run)))
+        tally("violations", len(found))
+        assert not found, found

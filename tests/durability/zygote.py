@@ -23,38 +23,42 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 _PDEATHSIG = 1
+_FOREVER = contextlib.ExitStack()
+"""What a child has in force until its end."""
 
 
 class Process:
-    """A process that a zygote has forked."""
+    """A process that a zygote has forked; speaks as a `Popen` does."""
 
     def __init__(self, zygote: Zygote, pid: int) -> None:
         self._zygote = zygote
         self.pid = pid
-        self.code: int | None = None
+        self.returncode: int | None = None
 
     def wait(self, timeout: float = 60) -> int:
         """Wait for its end; return its exit code, negative for a signal."""
-        if self.code is None:
-            self.code = self._zygote.order(do="wait", pid=self.pid, timeout=timeout)["code"]
-            assert self.code is not None, f"process {self.pid} does not end"
-        return self.code
+        code = self._ended(timeout)
+        assert code is not None, f"process {self.pid} does not end"
+        return code
 
-    def ended(self) -> bool:
-        """Tell whether it has ended."""
-        if self.code is None:
-            self.code = self._zygote.order(do="wait", pid=self.pid, timeout=0)["code"]
-        return self.code is not None
+    def poll(self) -> int | None:
+        """Return its exit code if it has ended."""
+        return self._ended(0)
 
-    def send(self, number: signal.Signals) -> None:
+    def _ended(self, timeout: float) -> int | None:
+        if self.returncode is None:
+            answer = self._zygote.order(do="wait", pid=self.pid, timeout=timeout)
+            self.returncode = answer["code"]
+        return self.returncode
+
+    def send_signal(self, number: signal.Signals) -> None:
         """Send it a signal; until it has been waited for, its pid is its own."""
-        if self.code is None:
+        if self.returncode is None:
             os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """End it."""
-        self.send(signal.SIGKILL)
-        self.wait()
+        """Send it SIGKILL."""
+        self.send_signal(signal.SIGKILL)
 
 
 class Zygote:
@@ -133,7 +137,8 @@ def _main(order: dict[str, Any]) -> Callable[[], Any]:
     if fault := order.get("fault"):
         from tests.durability.layer import Fault, Faulty, replaced
 
-        replaced(Faulty(Fault(**fault)).make).__enter__()
+        faulty = Faulty(Fault(**fault), lambda where: os.write(2, where))
+        _FOREVER.enter_context(replaced(faulty.make))
     if order["what"] == "daemon":
         from andread.daemon import main
 
