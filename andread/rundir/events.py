@@ -52,7 +52,7 @@ def read(path: Path, offset: int = 0) -> Iterator[dict[str, Any]]:
 
 def _events(descriptor: int, offset: int) -> Iterator[dict[str, Any]]:
     with files.stream(descriptor, offset) as stream:
-        for line in stream:
+        for line in files.lines(stream):
             try:
                 event = orjson.loads(line)
             except orjson.JSONDecodeError:

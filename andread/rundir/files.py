@@ -44,6 +44,9 @@ _PAGE: Final = 4096
 
 _FICLONE: Final = 0x40049409  # _IOW(0x94, 9, int)
 
+MAX_LINE: Final = 1 << 20
+"""Bytes of a line, at most: a file of zeros is no line to be held in memory."""
+
 UNLIMITED: Final = 1 << 40
 """For `read_bytes`: whatever its size."""
 
@@ -323,6 +326,11 @@ class _Reading(io.RawIOBase):
 def stream(descriptor: int, offset: int = 0) -> BinaryIO:
     """Return a stream that reads the file open as `descriptor` from `offset` on."""
     return cast(BinaryIO, io.BufferedReader(_Reading(descriptor, offset), _BUFFER))
+
+
+def lines(stream: BinaryIO) -> Iterator[bytes]:
+    """Yield the rest of `stream` line by line; of one too long to be ours, its pieces."""
+    return iter(lambda: stream.readline(MAX_LINE), b"")
 
 
 def chunks(stream: BinaryIO, length: int) -> Iterator[bytes]:

@@ -10,11 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from andread.rundir import files, requests
 from andread.rundir.layout import RunDirectory
+from andread.rundir.policy import read_policies
+from andread.rundir.requests import Request
 from tests.durability.disks import own_mounts
 from tests.durability.forked import EVERY, STEPS, lived, set_run
 from tests.durability.zygote import Zygote, zygote
 from tests.process.harness import copy_run, make_run
+from tests.process.pivoting import andrectl
 
 Tally = Callable[[str, int], None]
 FIGURES = (
@@ -104,6 +108,37 @@ def half_lived(
     run.checkpoint(5).unlink()
     run.companion(5).unlink()
     set_run(run, steps=STEPS, checkpoint_every=EVERY)
+    return run
+
+
+@pytest.fixture(scope="session")
+def worn(
+    short_run: RunDirectory, daemons: Zygote, tmp_path_factory: pytest.TempPathFactory
+) -> RunDirectory:
+    """That run after six of its steps, with all that a run can have; copy it."""
+    place = tmp_path_factory.mktemp("worn")
+    run = copy_run(short_run, place / "run")
+    set_run(run, steps=4)
+    assert lived(daemons, run, place / "log")[0] == 0
+    andrectl(run, "pivot", "--caps", "topics=0.9")
+    set_run(run, steps=6)
+    assert lived(daemons, run, place / "log")[0] == 0
+    set_run(run, steps=STEPS)
+    journal = {"target": {"algorithm": "uniform"}, "base": read_policies(run.policy)[-1].id}
+    files.replace_json(run.pivot, {**journal, "at": "step", "running": False, "t": 1.0})
+    asked = Request("asked", "another boot", 1, 1, 1.0)
+    requests.write(run, asked)
+    return run
+
+
+@pytest.fixture(scope="session")
+def worn_lived(
+    worn: RunDirectory, daemons: Zygote, tmp_path_factory: pytest.TempPathFactory
+) -> RunDirectory:
+    """That run at its end; look at it only."""
+    place = tmp_path_factory.mktemp("worn_lived")
+    run = copy_run(worn, place / "run")
+    assert lived(daemons, run, place / "log")[0] == 0
     return run
 
 

@@ -34,6 +34,8 @@ class Process:
         self._zygote = zygote
         self.pid = pid
         self.returncode: int | None = None
+        self.memory = 0
+        """Bytes that it took at most, once it has ended, beyond what it was born with."""
 
     def wait(self, timeout: float = 60) -> int:
         """Wait for its end; return its exit code, negative for a signal."""
@@ -48,7 +50,7 @@ class Process:
     def _ended(self, timeout: float) -> int | None:
         if self.returncode is None:
             answer = self._zygote.order(do="wait", pid=self.pid, timeout=timeout)
-            self.returncode = answer["code"]
+            self.returncode, self.memory = answer["code"], answer["memory"]
         return self.returncode
 
     def send_signal(self, number: signal.Signals) -> None:
@@ -84,7 +86,7 @@ class Zygote:
         return json.loads(answer)
 
     def start(self, what: str, *arguments: object, output: Path, **options: Any) -> Process:
-        """Fork a `daemon`, a `writer` or a `neighbour`; its output is appended to `output`.
+        """Fork a `daemon`, a `writer`, a `neighbour` or `readers`; what it says goes to `output`.
 
         Options: `fault`, the fields of a `layer.Fault`; `file_size`, its RLIMIT_FSIZE.
         """
@@ -145,13 +147,14 @@ def _main(order: dict[str, Any]) -> Callable[[], Any]:
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
         sys.argv = ["andread", *order["arguments"]]
         return main.main
-    from tests.durability import writer
+    from tests.durability import readers, writer
 
-    return lambda: getattr(writer, order["what"])(*order["arguments"])
+    room = readers if order["what"] == "readers" else writer
+    return lambda: getattr(room, order["what"])(*order["arguments"])
 
 
 def _serve() -> None:
-    ended: dict[int, int] = {}
+    ended: dict[int, tuple[int, int]] = {}
     for line in sys.stdin:
         order = json.loads(line)
         answer: dict[str, Any] = {}
@@ -163,18 +166,20 @@ def _serve() -> None:
                     os._exit(99)
             answer["pid"] = pid
         elif order["do"] == "wait":
-            answer["code"] = _ended(ended, order["pid"], order["timeout"])
+            answer["code"], answer["memory"] = _ended(ended, order["pid"], order["timeout"])
         print(json.dumps(answer), flush=True)
 
 
-def _ended(ended: dict[int, int], pid: int, timeout: float) -> int | None:
+def _ended(ended: dict[int, tuple[int, int]], pid: int, timeout: float) -> tuple[int | None, int]:
+    born_with = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     deadline = time.monotonic() + timeout
     while pid not in ended:
-        found, status = os.waitpid(pid, os.WNOHANG)
+        found, status, usage = os.wait4(pid, os.WNOHANG)
         if found:
-            ended[pid] = os.waitstatus_to_exitcode(status)
+            memory = max(0, usage.ru_maxrss - born_with) << 10
+            ended[pid] = os.waitstatus_to_exitcode(status), memory
         elif time.monotonic() >= deadline:
-            return None
+            return None, 0
         else:
             time.sleep(0.002)
     return ended[pid]
@@ -183,6 +188,7 @@ def _ended(ended: dict[int, int], pid: int, timeout: float) -> int | None:
 if __name__ == "__main__":
     if "torch" in sys.argv[1:]:
         _warm()
-    from tests.durability import writer as _  # noqa: F401 - warm
+    else:
+        from tests.durability import readers, writer  # noqa: F401 - warm
 
     _serve()
