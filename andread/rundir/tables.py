@@ -75,7 +75,7 @@ def read_table(cls: type[T], table: Mapping[str, Any], where: str) -> T:
     if not isinstance(table, Mapping):
         raise _wrong(table, "a table", where)
     fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
-    hints = _hints(cls)
+    hints = _hints(cls)  # type: ignore[arg-type]  # a class can be hashed
     for key in table:
         if key not in fields:
             raise ConfigError(
