@@ -124,7 +124,7 @@ class Life:
         if step != self._last:
             try:
                 vouch = vouch_for(self.history, n_params=self.parameters, requests=asked)
-                commit.commit(run, [picture(step, self.parameters)], self.history, vouch)
+                commit.commit(run, picture(step, self.parameters), self.history, vouch)
             except OSError as error:
                 self._owed = True
                 self._trouble("checkpoint", error)
