@@ -1,10 +1,9 @@
-"""What the durability tests share, and the line that sums them up."""
+"""What the durability tests share."""
 
 from __future__ import annotations
 
 import shutil
 import tempfile
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from andread.rundir import files, requests
 from andread.rundir.layout import RunDirectory
 from andread.rundir.policy import read_policies
 from andread.rundir.requests import Request
+from tests.conftest import FIGURES, PROPERTY
 from tests.durability.disks import own_mounts
 from tests.durability.forked import EVERY, STEPS, lived, set_run
 from tests.durability.zygote import Zygote, zygote
@@ -21,10 +21,6 @@ from tests.process.harness import copy_run, make_run
 from tests.process.pivoting import andrectl
 
 Tally = Callable[[str, int], None]
-FIGURES = (
-    *("faults tried", "crash states", "power cuts", "real faults", "mutants caught"),
-    *("fuzz cases", "violations"),
-)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -39,22 +35,9 @@ def tally(request: pytest.FixtureRequest) -> Tally:
 
     def count(what: str, number: int = 1) -> None:
         assert what in FIGURES
-        request.node.user_properties.append((f"durability: {what}", number))
+        request.node.user_properties.append((PROPERTY + what, number))
 
     return count
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    sums: Counter[str] = Counter()
-    for reports in terminalreporter.stats.values():
-        for report in reports:
-            if getattr(report, "when", "") == "call":
-                for name, number in report.user_properties:
-                    if str(name).startswith("durability: "):
-                        sums[str(name).removeprefix("durability: ")] += int(str(number))
-    if sums:
-        told = ", ".join(f"{sums[name]:,} {name}" for name in FIGURES)
-        terminalreporter.write_line(f"durability: {told}")
 
 
 @pytest.fixture(scope="session", autouse=True)
