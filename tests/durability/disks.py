@@ -13,6 +13,7 @@ import fcntl
 import os
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -85,8 +86,12 @@ class LoopDisk:
         command("mount", "-t", "ext4", *options, self.device, self.path)
 
     def unmount(self) -> None:
-        """Unmount it, which must be possible: whoever used it is gone."""
-        command("umount", self.path)
+        """Unmount it; a process that was killed may let go of its files a moment later."""
+        deadline = time.monotonic() + 10
+        while not _quietly("umount", self.path):
+            if time.monotonic() > deadline:
+                command("umount", self.path)  # says why not
+            time.sleep(0.01)
         name = Path(self.device).name
         assert not Path(f"/sys/fs/ext4/{name}").exists(), f"something holds {self.device} mounted"
 

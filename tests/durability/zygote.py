@@ -164,6 +164,7 @@ def _serve() -> None:
                     _become(order)
                 finally:
                     os._exit(99)
+            ended.pop(pid, None)  # pids come round
             answer["pid"] = pid
         elif order["do"] == "wait":
             answer["code"], answer["memory"] = _ended(ended, order["pid"], order["timeout"])
