@@ -94,12 +94,13 @@ def copy_of(run: RunDirectory, directory: Path) -> RunDirectory:
 class Verdict:
     """How many states were judged, and what was wrong with them."""
 
-    states: int = 0
     violations: list[str] = field(default_factory=list)
+    seen: set[tuple[bytes, str]] = field(default_factory=set)
+    """The states, each with what was vouched for: one is judged once."""
 
-    def add(self, other: Verdict) -> None:
-        self.states += other.states
-        self.violations += other.violations
+    @property
+    def states(self) -> int:
+        return len(self.seen)
 
 
 def recorded(run: RunDirectory, script: Script, mutant: str = "") -> Tape:
@@ -163,14 +164,16 @@ def judged(
     samples: int = 3,
     at_marks: bool = False,
     enough: int = 1000,
+    verdict: Verdict | None = None,
 ) -> Verdict:
     """Judge what a cut at any place of a tape may leave, up to `enough` violations.
 
+    `verdict`: that on other tapes, to be gone on with.
     `first`: the place that the cuts begin at. `at_marks`: only right after something was vouched
     for, and at the end. `samples`: states by chance at each place.
     """
-    seen: set[tuple[bytes, str]] = set()
-    verdict, rng, run = Verdict(), random.Random(SEED), RunDirectory(scratch)
+    verdict = verdict or Verdict()
+    rng, run = random.Random(SEED), RunDirectory(scratch)
     model, told = Disk(tape), Acknowledged()
     for index, operation in enumerate([*tape.operations, ("end",)]):
         if operation[0] == "mark":
@@ -181,12 +184,11 @@ def judged(
             continue
         for tree in model.states(rng, samples):
             key = (digest(tree), repr(told))
-            if key in seen:
+            if key in verdict.seen:
                 continue
-            seen.add(key)
+            verdict.seen.add(key)
             build(tree, scratch)
             where = f"cut after {index} {str(operation[:4])[:80]}"
-            verdict.states += 1
             verdict.violations += [f"{where}: {what}" for what in violations(run, told.copy())]
             if len(verdict.violations) >= enough:
                 return verdict

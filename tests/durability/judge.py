@@ -14,7 +14,7 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from andread.rundir import checkpoint, commit, companion, files, pivot, samples
+from andread.rundir import commit, companion, files, pivot, samples
 from andread.rundir.errors import AndreadError
 from andread.rundir.history import OPENING
 from andread.rundir.layout import RunDirectory
@@ -87,13 +87,13 @@ def _names(run: RunDirectory, parameters: int) -> Iterable[str]:
         path = run.checkpoint(step)
         try:
             vouched = companion.read(run.companion(step))
-            digest = checkpoint.read_image(path, step, parameters)
+            data = path.read_bytes()
         except (AndreadError, OSError) as error:
             yield f"{path.name}: {error}"
             continue
-        if digest != vouched.sha256 or vouched.step != step:
+        if hashlib.sha256(data).hexdigest() != vouched.sha256 or vouched.step != step:
             yield f"{path.name} is not what its companion vouches for"
-        if path.read_bytes() != picture(step, parameters):
+        if data != picture(step, parameters):
             yield f"{path.name} is not the checkpoint of its step"
     for path, read in (
         (run.samples, samples.read),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import random
 from collections.abc import Callable
 
@@ -39,6 +40,7 @@ KEEP = 2
 Acknowledge = Callable[[str, int], None]
 
 
+@functools.lru_cache(maxsize=64)
 def picture(step: int, parameters: int = PARAMETERS) -> bytes:
     """Return the checkpoint of `step`, byte for byte."""
     return checkpoint.HEADER.pack(step, parameters) + random.Random(step).randbytes(12 * parameters)

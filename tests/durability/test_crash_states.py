@@ -52,7 +52,7 @@ def test_a_cut_after_a_kill_and_a_start(memory: Path, tally: Tally, script: Scri
     """What a dead process renamed and did not sync is no promise of the next one, until it is."""
     verdict = Verdict()
     for tape, first in killed(memory, script):
-        verdict.add(judged(tape, memory / "cut", first, 0, at_marks=True))
+        judged(tape, memory / "cut", first, 0, at_marks=True, verdict=verdict)
     none_violated(verdict, tally, 20)
 
 
@@ -61,5 +61,5 @@ def test_a_failed_fsync_is_never_believed_later(memory: Path, tally: Tally, scri
     """The pages that it should have written are lost; whatever is vouched for later is there."""
     verdict = Verdict()
     for tape, first in unsynced(memory, script):
-        verdict.add(judged(tape, memory / "cut", first, 0, at_marks=True))
+        judged(tape, memory / "cut", first, 0, at_marks=True, verdict=verdict)
     none_violated(verdict, tally, 20)
