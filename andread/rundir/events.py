@@ -15,7 +15,7 @@ from typing import Any
 
 import orjson
 
-from andread.rundir import clock, files
+from andread.rundir import clock, disk, files
 
 
 def make(kind: str, /, **fields: Any) -> dict[str, Any]:
@@ -42,6 +42,12 @@ def emit(path: Path, kind: str, /, **fields: Any) -> dict[str, Any]:
     event = make(kind, **fields)
     append(path, event)
     return event
+
+
+def sync(path: Path) -> None:
+    """Make what was appended to `path` so far durable; raises as `append`. It may not be there."""
+    with contextlib.suppress(FileNotFoundError), files.opened(path) as descriptor:
+        disk.fsync(descriptor)
 
 
 def read(path: Path, offset: int = 0) -> Iterator[dict[str, Any]]:

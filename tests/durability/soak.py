@@ -20,6 +20,8 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
+
 from andread.rundir import lock
 from andread.rundir.layout import RunDirectory
 from andread.rundir.policy import read_policies
@@ -138,12 +140,15 @@ class Soak:
         if self.rng.random() < 0.5:
             lock.signal_holder(self.run.lock, self.rng.choice([signal.SIGUSR1, signal.SIGTERM]))
             time.sleep(self.rng.uniform(0, 0.02))
+        pid = lock.holder(self.run.lock)
         self.disk.cut()
         if self._daemon is not None:
             self._daemon.kill()
             self.end_without_disk()
-        else:  # one that andrectl started
-            self.kill_holder()
+        elif pid is not None and psutil.pid_exists(pid):  # one that andrectl started
+            process = psutil.Process(pid)
+            process.kill()
+            process.wait(20)
         self.disk.unmount()
         self.disk.mount()
 
@@ -152,13 +157,6 @@ class Soak:
         steps = [event["step"] for event in told(self._daemon, "checkpoint")]
         self.acknowledged = max([self.acknowledged, *steps])
         self._daemon = None
-
-    def kill_holder(self) -> None:
-        pid = lock.holder(self.run.lock)
-        if pid is not None:
-            os.kill(pid, signal.SIGKILL)
-        while lock.holder(self.run.lock) is not None:
-            time.sleep(0.01)
 
     def full(self) -> None:
         ballast = fill(self.disk.path)

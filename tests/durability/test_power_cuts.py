@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import random
 import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
-from andread.rundir import presence
+from andread.rundir import pivot, presence
 from andread.rundir.layout import RunDirectory
+from andread.rundir.policy import read_policies
 from tests.durability.conftest import Tally
 from tests.durability.disks import HOSTILE, LoopDisk, loop_disk
 from tests.durability.forked import ENDLESS, copied, forked, reference, told, unsound
 from tests.durability.judge import Acknowledged, violations
 from tests.durability.life import new_run
 from tests.durability.zygote import Zygote
-from tests.process.harness import last_step
+from tests.process.harness import find, last_step
+from tests.process.pivoting import andrectl, every_step_once, spawn, until
 
 PARAMETERS = 20_000
 """240 kB a checkpoint: many pages to be torn."""
@@ -143,3 +147,51 @@ def test_power_cuts_under_a_real_daemon(
         found = unsound(run, reference(daemons, short_run, tmp_path, last_step(run)))
         tally("violations", len(found))
         assert not found, found
+
+
+def test_power_cuts_in_a_real_pivot(
+    daemons: Zygote, short_run: RunDirectory, tmp_path: Path, tally: Tally
+) -> None:
+    """Cut while andrectl pivots a live run; the pivot is ended then, or made anew, and proven."""
+    rng = random.Random(5)
+    with loop_disk(options=HOSTILE) as disk:
+        run = copied(short_run, disk.path / "run", steps=ENDLESS, checkpoint_every=10)
+        for number in range(3):
+            with forked(daemons, run, tmp_path / f"log-{number}") as daemon:
+                started = daemon.until(lambda: told(daemon, "started"))[0]
+                first = read_policies(run.policy)[-1].begins_after
+                daemon.until(lambda: last_step(run) > max(first, started["step"]) + 2)  # noqa: B023
+                caps = f"topics={0.6 + number / 10}"
+                client = spawn(run, "pivot", "--caps", caps, "--at", "step")
+                until(lambda: run.pivot.exists() or client.poll() is not None)  # noqa: B023
+                time.sleep(rng.uniform(0, 0.8))
+                disk.cut()
+                client.kill()
+                client.communicate()
+                end_all_in(run)
+            disk.unmount()
+            disk.mount()
+            policies = read_policies(run.policy)
+            if pivot.read(run) is not None:
+                proof = andrectl(run, "pivot", "--resume", "--json")
+            else:
+                andrectl(run, "start")
+                until(lambda: last_step(run) > policies[-1].begins_after + 2)  # noqa: B023
+                proof = andrectl(run, "pivot", "--caps", caps, "--at", "step", "--json")
+            assert json.loads(proof)["proof"]["problems"] == []
+            assert pivot.read(run) is None
+            andrectl(run, "stop")
+            assert every_step_once(run)
+            tally("power cuts")
+        assert find(run, "replay", verdict="differs") is None
+
+
+def end_all_in(run: RunDirectory) -> None:
+    """Kill the daemons that were started on `run` by a client that is dead, and wait for them."""
+    mine = [
+        p for p in psutil.process_iter(["cmdline"]) if str(run.path) in (p.info["cmdline"] or [])
+    ]
+    for process in mine:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(mine, timeout=20)
