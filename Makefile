@@ -5,6 +5,9 @@ VENV ?= .venv
 PYTHON ?= python3
 RUN ?= run
 PIP_FLAGS ?=
+# How long `make soak` takes.
+MINUTES ?= 60
+# Where a machine lets nobody mount, not even root, ANDREAD_NO_MOUNT=1 leaves the real disks untested.
 
 # Where `make install` puts things: the package into PREFIX, what the system is to find below ROOT.
 PREFIX ?= /opt/andread
@@ -21,7 +24,8 @@ UNITS := andread@.service andread.service
 PLACE := $(DESTDIR)$(ROOT)
 LIVE := $(if $(DESTDIR),,$(wildcard /run/systemd/system))
 
-.PHONY: help venv install install-package install-files uninstall run test quick bench bench-gpu lint types format clean
+.PHONY: help venv install install-package install-files uninstall run test test-durability soak \
+  quick bench bench-gpu lint types format clean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -122,6 +126,12 @@ run: $(STAMP)  ## train andrea-nano on real text in $(RUN): minutes on a CPU
 
 test: lint types  ## everything: lint, types, all tests
 	$(BIN)/python -m pytest -n auto --dist worksteal
+
+test-durability: $(STAMP)  ## failing calls, crash states, power cuts, broken disks: docs/durability.md
+	$(BIN)/python -m pytest -q -n auto --dist worksteal tests/durability
+
+soak: $(STAMP)  ## as root: MINUTES of trouble for one run, then the bits of the undisturbed one
+	nice $(BIN)/python -m tests.durability.soak --minutes $(MINUTES)
 
 quick: lint types  ## lint, types, and the tests that take no real processes
 	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow"

@@ -200,6 +200,7 @@ class Pivot:
         old = policy.read_policies(run.policy)[-1]
         new = self.journal.policy()
         path = run.checkpoint(step)
+        events.sync(run.events)  # the proof looks for the next start behind its end
         manifest: Manifest = {
             "archive": name,
             "step": step,

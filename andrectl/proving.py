@@ -11,7 +11,7 @@ from andread.rundir.errors import TEMPORARY, AndreadError, DataError
 from andread.rundir.layout import RunDirectory
 from andread.rundir.pivot import Journal
 from andread.rundir.settings import Settings
-from andrectl import render, supervisor
+from andrectl import loose, render, supervisor
 
 Left = Callable[[], float | None]
 Event = dict[str, Any]
@@ -64,8 +64,16 @@ def _awaits_a_step(run: RunDirectory, settings: Settings, manifest: dict[str, An
 
 
 def _first_start(run: RunDirectory, manifest: dict[str, Any]) -> Event | None:
-    said = events.read(run.events, manifest["events_from"])
-    return next((event for event in said if event["event"] == "started"), None)
+    """Return the first `started` event since the commit, if there is one.
+
+    Where the events are shorter than they were, somebody has replaced them: the policy tells then.
+    """
+    offset, new = manifest["events_from"], manifest["policy"]["new"]
+    whole = loose.file_size(run.events) >= offset
+    for event in events.read(run.events, offset if whole else 0):
+        if event["event"] == "started" and (whole or event.get("policy") == new):
+            return event
+    return None
 
 
 def proof(

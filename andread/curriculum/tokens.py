@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from andread.rundir import disk
+from andread.rundir import disk, files
 from andread.rundir.errors import DataError, MissingError, from_os_error
 from andread.rundir.layout import RunDirectory
 from andread.rundir.manifest import SPLITS, TOKEN_BYTES, Manifest, Split, read_manifest
@@ -64,7 +64,7 @@ class Windows:
             raise IndexError(f"window {index} of {self._windows}")
         size = (self.context + 1) * self._width
         try:
-            data = disk.pread(self._descriptor, size, index * self.context * self._width)
+            data = files.read_at(self._descriptor, size, index * self.context * self._width)
         except OSError as error:
             raise from_os_error(error, f"reading {self.path}") from error
         if len(data) != size:

@@ -57,7 +57,7 @@ def pack_header(step: int, n_params: int) -> bytes:
 def read_header(descriptor: int, path: Path) -> Header:
     """Read and check the header against the file's size; raise `InvalidCheckpoint`."""
     size = disk.fstat(descriptor).st_size
-    head = disk.pread(descriptor, HEADER.size, 0)
+    head = files.read_at(descriptor, HEADER.size, 0)
     if len(head) < HEADER.size:
         raise InvalidCheckpoint(f"{path.name} is cut off in its header ({size} bytes)")
     step, n_params = HEADER.unpack(head)

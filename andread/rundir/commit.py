@@ -1,7 +1,7 @@
 """The order in which a checkpoint becomes durable, and the order in which old ones go.
 
     .bin to its preallocated temporary file, hashed alongside
-    fsync .loss.json
+    fsync .loss.json, and .events.json
     companion: temporary file, fsync, rename, directory fsync
     .bin: fsync, rename, directory fsync
     (the caller: .state.json, acknowledgement, then `prune`)
@@ -12,9 +12,10 @@ fsync, companion.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 
-from andread.rundir import checkpoint, companion, files
+from andread.rundir import checkpoint, companion, events, files
 from andread.rundir.companion import Companion
 from andread.rundir.errors import DataError
 from andread.rundir.hashing import ThreadedHash
@@ -43,6 +44,8 @@ def commit(
         staged.write_direct(image, beat)
         sha256 = digest.hexdigest(beat)
         history.sync()
+        with contextlib.suppress(OSError, DataError):  # the start that this follows, for the proof
+            events.sync(run.events)  # of a pivot; it is no reason to go without a checkpoint
         made = vouch(sha256)
         companion.write(run.companion(step), made)
         staged.commit()
@@ -104,7 +107,8 @@ def structurally_valid(run: RunDirectory, n_params: int) -> list[int]:
 def sweep(run: RunDirectory) -> list[str]:
     """Remove what a dead writer left: temporary files, and companions whose .bin is gone.
 
-    Only the lock's owner may do so. Returns the names.
+    What it had renamed and did not live to sync is durable afterwards, so that it may be built and
+    vouched upon. Only the lock's owner may do so. Returns the names.
     """
     swept = files.sweep(run.path)
     for directory in (run.requests, run.pins, run.forks):
@@ -117,4 +121,7 @@ def sweep(run: RunDirectory) -> list[str]:
         if ours and not files.exists(path.with_suffix(".bin")):
             files.remove(path)
             swept.append(name)
+    for directory in (run.path, run.pins):
+        if files.is_directory(directory):
+            files.sync_directory(directory)
     return swept

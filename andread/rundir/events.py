@@ -15,7 +15,7 @@ from typing import Any
 
 import orjson
 
-from andread.rundir import clock, files
+from andread.rundir import clock, disk, files
 
 
 def make(kind: str, /, **fields: Any) -> dict[str, Any]:
@@ -44,6 +44,12 @@ def emit(path: Path, kind: str, /, **fields: Any) -> dict[str, Any]:
     return event
 
 
+def sync(path: Path) -> None:
+    """Make what was appended to `path` so far durable; raises as `append`. It may not be there."""
+    with contextlib.suppress(FileNotFoundError), files.opened(path) as descriptor:
+        disk.fsync(descriptor)
+
+
 def read(path: Path, offset: int = 0) -> Iterator[dict[str, Any]]:
     """Yield the events from byte `offset` on; nothing if there is no such file."""
     with contextlib.suppress(FileNotFoundError), files.opened(path) as descriptor:
@@ -52,7 +58,7 @@ def read(path: Path, offset: int = 0) -> Iterator[dict[str, Any]]:
 
 def _events(descriptor: int, offset: int) -> Iterator[dict[str, Any]]:
     with files.stream(descriptor, offset) as stream:
-        for line in stream:
+        for line in files.lines(stream):
             try:
                 event = orjson.loads(line)
             except orjson.JSONDecodeError:

@@ -44,6 +44,9 @@ _PAGE: Final = 4096
 
 _FICLONE: Final = 0x40049409  # _IOW(0x94, 9, int)
 
+MAX_LINE: Final = 1 << 20
+"""Bytes of a line, at most: a file of zeros is no line to be held in memory."""
+
 UNLIMITED: Final = 1 << 40
 """For `read_bytes`: whatever its size."""
 
@@ -68,6 +71,15 @@ def read_into(descriptor: int, target: memoryview, offset: int) -> int:
             break
         done += count
     return done
+
+
+def read_at(descriptor: int, length: int, offset: int) -> bytes:
+    """Return `length` bytes from `offset` on, fewer only at the end of the file.
+
+    One pread may give fewer for reasons of its own (network file systems, FUSE): that is no end.
+    """
+    data = bytearray(length)
+    return bytes(data[: read_into(descriptor, memoryview(data), offset)])
 
 
 def is_named(descriptor: int, path: Path) -> bool:
@@ -254,7 +266,7 @@ def make_directory(path: Path, exists_ok: bool = True) -> None:
     """Make the directory `path`, durably; with `exists_ok` it may be there already."""
     if not (exists_ok and is_directory(path)):
         disk.mkdir(path, DIRECTORY_MODE)
-        sync_directory(path.parent)
+    sync_directory(path.parent)  # one that is there may be of a process that died before this
 
 
 def rename(path: Path, target: Path) -> None:
@@ -267,6 +279,7 @@ def remove(path: Path) -> None:
     """Remove `path` durably; it may be gone already."""
     with contextlib.suppress(FileNotFoundError):
         disk.unlink(path)
+    with contextlib.suppress(FileNotFoundError):  # what is gone may not be durably so
         sync_directory(path.parent)
 
 
@@ -313,6 +326,11 @@ class _Reading(io.RawIOBase):
 def stream(descriptor: int, offset: int = 0) -> BinaryIO:
     """Return a stream that reads the file open as `descriptor` from `offset` on."""
     return cast(BinaryIO, io.BufferedReader(_Reading(descriptor, offset), _BUFFER))
+
+
+def lines(stream: BinaryIO) -> Iterator[bytes]:
+    """Yield the rest of `stream` line by line; of one too long to be ours, its pieces."""
+    return iter(lambda: stream.readline(MAX_LINE), b"")
 
 
 def chunks(stream: BinaryIO, length: int) -> Iterator[bytes]:

@@ -33,7 +33,8 @@ from andread.rundir.layout import REJECTED_SUFFIX
 OPENING: Final = b"[\n"
 SEPARATOR: Final = b",\n"
 CLOSING: Final = b"\n]\n"
-_MAX_LINE: Final = 1 << 20
+_MAX_TAIL: Final = 64 << 20
+"""Bytes from the end that `tail` looks for entries in, at most."""
 _Recorded = tuple[bytes, dict[str, Any]]
 
 
@@ -93,7 +94,10 @@ class LossHistory:
             recorded = deque(_entries_after(stream, length, step))
             end = length + sum(len(data) for data, _ in recorded)
             size = disk.fstat(descriptor).st_size
-            clean = size == end + len(CLOSING) and disk.pread(descriptor, 3, end) == CLOSING
+            clean = (
+                size == end + len(CLOSING)
+                and files.read_at(descriptor, len(CLOSING), end) == CLOSING
+            )
         history = cls._writing(path, step, digest, length)
         history._recorded = recorded
         history._unsynced = [data for data, _ in recorded]
@@ -182,7 +186,7 @@ class LossHistory:
         with files.Staged(self.path, end + len(CLOSING)) as staged:
             for start in range(0, self._unsynced_from, files.CHUNK):
                 length = min(files.CHUNK, self._unsynced_from - start)
-                staged.write(disk.pread(self._descriptor, length, start))
+                staged.write(files.read_at(self._descriptor, length, start))
             staged.write(b"".join(self._unsynced) + CLOSING)
             staged.commit()
         os.close(self._descriptor)
@@ -246,7 +250,7 @@ def _entries_after(stream: BinaryIO, length: int, step: int) -> Iterator[_Record
     separator = b"" if length == len(OPENING) else stream.readline(len(SEPARATOR) + 1)
     if separator not in (b"", SEPARATOR):
         return
-    for line in iter(lambda: stream.readline(_MAX_LINE), b""):
+    for line in files.lines(stream):
         body = line.rstrip(SEPARATOR)
         entry = _entry(body)
         step += 1
@@ -298,7 +302,7 @@ def end_of_step(path: Path, step: int) -> int | None:
     with files.opened(path) as descriptor, files.stream(descriptor) as stream:
         if step == 0:
             return len(OPENING) if stream.read(len(OPENING)) == OPENING else None
-        for line in stream:
+        for line in files.lines(stream):
             body = line.rstrip(SEPARATOR)
             entry = _entry(body)
             if entry is not None and entry.get("step") == step:
@@ -316,13 +320,16 @@ def ends_at(path: Path, length: int) -> bool:
     """Tell whether nothing but the closing bracket follows a prefix of `length` bytes."""
     with files.opened(path) as descriptor:
         size = disk.fstat(descriptor).st_size
-        return size == length + len(CLOSING) and disk.pread(descriptor, 3, length) == CLOSING
+        return (
+            size == length + len(CLOSING)
+            and files.read_at(descriptor, len(CLOSING), length) == CLOSING
+        )
 
 
 def read(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the entries from the first on, tolerating a torn end. For readers."""
     with files.opened(path) as descriptor, files.stream(descriptor) as stream:
-        for line in stream:
+        for line in files.lines(stream):
             if line not in (OPENING, CLOSING[1:]) and (entry := _entry(line.rstrip(b",\n"))):
                 yield entry
 
@@ -335,16 +342,16 @@ def read_after(path: Path, length: int, step: int) -> Iterator[dict[str, Any]]:
 
 
 def tail(path: Path, count: int) -> list[dict[str, Any]]:
-    """Return the last `count` entries or fewer, without reading the whole file. For readers."""
+    """Return the last `count` entries, or those that the end of the file holds. For readers."""
     try:
         with files.opened(path) as descriptor:
             size = disk.fstat(descriptor).st_size
             span = 256 * (count + 2)
             while True:
                 start = max(0, size - span)
-                lines = disk.pread(descriptor, size - start, start).split(b"\n")
+                lines = files.read_at(descriptor, size - start, start).split(b"\n")
                 entries = [e for line in lines if (e := _entry(line.rstrip(b","))) and "step" in e]
-                if len(entries) >= count or start == 0:
+                if len(entries) >= count or start == 0 or span >= _MAX_TAIL:
                     return entries[max(0, len(entries) - count) :]
                 span *= 4
     except FileNotFoundError:

@@ -28,6 +28,7 @@ from andread.rundir.errors import BusyError, DataError, from_os_error
 
 _FLOCK: Final = struct.Struct("hhqqi4x")  # struct flock of 64-bit Linux
 _BLOCK: Final = 4096
+_LARGEST: Final = 1 << 20
 
 
 class RunLock:
@@ -84,9 +85,12 @@ class RunLock:
         """Rewrite the lock's content; information only, so a failed write is no failure."""
         data = orjson.dumps(content)
         with contextlib.suppress(OSError):
-            size = max(disk.fstat(self._descriptor).st_size, len(data) + 1)  # over all there was
+            size = disk.fstat(self._descriptor).st_size
+            if size > _LARGEST:  # no content of ours
+                disk.ftruncate(self._descriptor, size := 0)
+            size = max(size, len(data) + 1)  # over all there was
             size = -(-size // _BLOCK) * _BLOCK
-            disk.pwrite(self._descriptor, data.ljust(size - 1) + b"\n", 0)
+            files.write_all(self._descriptor, data.ljust(size - 1) + b"\n", 0)
 
     def release(self) -> None:
         """Give the lock back."""
@@ -123,7 +127,7 @@ def describe(path: Path) -> dict[str, Any]:
     """Return what the lock's owner, present or past, last wrote. Never call as owner."""
     for _ in range(3):  # the owner may be rewriting it just now
         try:
-            content = files.read_json(path, 1 << 20)
+            content = files.read_json(path, _LARGEST)
         except FileNotFoundError:
             return {}
         except DataError:

@@ -13,7 +13,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -101,12 +101,19 @@ class Daemon:
     def __init__(self, run: RunDirectory, *arguments: str, env: dict[str, str] | None = None):
         self.run = run
         self.log = run.path / "daemon.stderr"
+        self.process = self.start(arguments, env)
+
+    def start(
+        self, arguments: Sequence[str], env: dict[str, str] | None
+    ) -> subprocess.Popen[bytes]:
+        """Start the process."""
+        run = self.run
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
         if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as behind a shell's `&`
             signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
             with self.log.open("ab") as stream:
-                self.process = subprocess.Popen(
+                return subprocess.Popen(
                     [sys.executable, "-m", "andread", "--run", str(run.path), *arguments],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,

@@ -5,7 +5,6 @@ import dataclasses
 import hashlib
 import os
 import shutil
-import signal
 import struct
 import subprocess
 import sys
@@ -22,7 +21,6 @@ from tests.process.harness import (
     count,
     entries,
     find,
-    image,
     last_step,
     running,
     train,
@@ -281,60 +279,6 @@ def test_steps_that_are_not_finite_are_recorded_and_halt_the_run(done: RunDirect
     assert max(done.checkpoint_steps()) == 60
     assert count(done, "skipped", why="nonfinite") == 10
     assert find(done, "diverged") is not None
-
-
-def test_a_full_disk_costs_no_step_and_heals(prepared: RunDirectory, tmp_path: Path) -> None:
-    """A checkpoint takes 553 kB: room for the start, then none, then plenty."""
-    with mounted(tmp_path / "disk", "-t", "tmpfs", "-o", "size=2500k", "tmpfs") as disk:
-        run = copy_run(prepared, disk / "run")
-        edit(run, "steps = 60", "steps = 1000000")
-        with running(run) as daemon:
-            daemon.until_step(1)
-            ballast = disk / "ballast"
-            with contextlib.suppress(OSError), ballast.open("wb") as stream:
-                while True:
-                    stream.write(b"x" * 4096)
-                    stream.flush()
-            daemon.until_event("fault", what="checkpoint")
-            step = last_step(run)
-            daemon.until(lambda: "checkpoint: No space left" in find_alarm(run))
-            os.truncate(ballast, 0)
-            daemon.until_event("healed", what="checkpoint")
-            daemon.until_step(step + 5)
-            daemon.send(signal.SIGTERM)
-            assert daemon.wait() in (0, errors.LAST_WRITE_FAILED)
-        steps = [entry["step"] for entry in entries(run)]
-        assert steps == list(range(1, len(steps) + 1))
-        for step in run.checkpoint_steps():
-            assert image(run.checkpoint(step))[0] == step
-        assert not list(run.path.glob("*.tmp-*"))
-
-
-def find_alarm(run: RunDirectory) -> str:
-    from andread.rundir import presence
-
-    return presence.read(run.lock).alarm
-
-
-def test_a_stop_on_a_full_disk_says_that_the_last_write_failed(
-    prepared: RunDirectory, tmp_path: Path
-) -> None:
-    with mounted(tmp_path / "disk", "-t", "tmpfs", "-o", "size=2500k", "tmpfs") as disk:
-        run = copy_run(prepared, disk / "run")
-        edit(run, "checkpoint_every = 10", "checkpoint_every = 100000")
-        edit(run, "steps = 60", "steps = 1000000")
-        with running(run) as daemon:
-            daemon.until_step(3)
-            with contextlib.suppress(OSError), (disk / "ballast").open("wb") as stream:
-                while True:
-                    stream.write(b"x" * 4096)
-                    stream.flush()
-            daemon.send(signal.SIGTERM)
-            assert daemon.wait() == errors.LAST_WRITE_FAILED
-        assert run.checkpoint_steps() == [0]
-        (disk / "ballast").unlink()
-        with running(run) as daemon:
-            assert daemon.until_event("replay")["verdict"] == "exact"
 
 
 def test_a_read_only_file_system_and_no_permission(run: RunDirectory, tmp_path: Path) -> None:

@@ -470,3 +470,74 @@ def test_a_file_system_without_direct_writes(tmpfs: Callable[[str], Path]) -> No
         staged.write_direct(data)
         staged.commit()
     assert (place / "x").read_bytes() == bytes(data)
+
+
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the list that grows by the path of each file or directory that is synced."""
+    found: list[str] = []
+    real = disk.fsync
+
+    def noted(descriptor: int) -> None:
+        found.append(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
+        real(descriptor)
+
+    monkeypatch.setattr(disk, "fsync", noted)
+    return found
+
+
+def test_what_is_gone_or_there_already_is_made_durably_so(
+    tmp_path: Path, synced: list[str]
+) -> None:
+    """Another process may have removed or made it, and died before it could sync."""
+    files.remove(tmp_path / "gone")
+    (tmp_path / "d").mkdir()
+    files.make_directory(tmp_path / "d")
+    assert synced == [str(tmp_path)] * 2
+    files.remove(tmp_path / "nowhere" / "gone")
+    assert len(synced) == 2
+
+
+def test_a_tree_goes_with_all_that_is_in_it(tmp_path: Path, synced: list[str]) -> None:
+    (tmp_path / "d" / "e").mkdir(parents=True)
+    (tmp_path / "d" / "x").write_bytes(b"x")
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "d" / "e" / "link").symlink_to(tmp_path / "kept")
+    files.remove_tree(tmp_path / "d")
+    assert [item.name for item in tmp_path.iterdir()] == ["kept"]
+    assert synced[-1] == str(tmp_path)
+
+
+def test_trouble_with_looking_is_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "x").write_bytes(b"12")
+    (tmp_path / "loop").symlink_to("loop")
+    assert files.exists(tmp_path / "x") and files.size(tmp_path / "x") == 2
+    assert not files.exists(tmp_path / "loop") and files.exists(tmp_path / "loop", follow=False)
+    assert files.size(tmp_path / "x" / "y") is None and files.names(tmp_path / "x") == []
+
+    def broken(path: Path) -> os.stat_result:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(disk, "stat", broken)
+    for look in (files.exists, files.is_directory, files.size):
+        with pytest.raises(OSError, match="Input/output"):
+            look(tmp_path / "x")
+
+
+def test_a_short_read_is_not_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "x").write_bytes(b"0123456789")
+    real = disk.preadv
+    monkeypatch.setattr(disk, "preadv", lambda d, b, o: real(d, [memoryview(b[0])[:3]], o))
+    with files.opened(tmp_path / "x") as descriptor:
+        assert files.read_at(descriptor, 8, 1) == b"12345678"
+        assert files.read_at(descriptor, 8, 5) == b"56789"
+        with files.stream(descriptor, 2) as stream:
+            assert stream.read() == b"23456789"
+
+
+def test_a_file_without_lines_is_read_in_pieces(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(b"one\n" + bytes(3 << 20) + b"\ntwo")
+    with files.opened(tmp_path / "x") as descriptor, files.stream(descriptor) as stream:
+        lines = list(files.lines(stream))
+    assert lines[0] == b"one\n" and lines[-1] == b"two"
+    assert max(map(len, lines)) == files.MAX_LINE

@@ -362,3 +362,13 @@ def test_lock_in_a_directory_that_is_not_there(tmp_path: Path) -> None:
         RunLock.acquire(tmp_path / "absent" / ".lock")
     assert isinstance(caught.value.__cause__, OSError)
     assert caught.value.__cause__.errno == errno.ENOENT
+
+
+def test_a_lock_of_gigabytes_is_rewritten_small(tmp_path: Path) -> None:
+    path = tmp_path / ".lock"
+    path.touch()
+    os.truncate(path, 3 << 30)
+    with RunLock.acquire(path) as taken:
+        taken.describe({"phase": "starting"})
+        assert path.stat().st_size == 4096
+    assert lock.describe(path) == {"phase": "starting"}
