@@ -6,7 +6,7 @@ ends of files are read, so that a run of 200,000 steps is as quick to ask as a n
 
 from __future__ import annotations
 
-import os
+import shutil
 import time
 from collections.abc import Sequence
 from typing import Any, Final
@@ -164,8 +164,7 @@ def _durable(run: RunDirectory, reader: Reader, made: Settings | None, said: lis
             break
         reader.blame(run.checkpoint(step), f"cannot be resumed from: {found.problem}")
     total = sum(loose.file_size(run.checkpoint(step)) for step in steps)
-    stat = os.statvfs(run.path)
-    free = stat.f_bavail * stat.f_frsize
+    free = shutil.disk_usage(run.path).free
     image = newest.bytes if newest else checkpoint.file_size(made.model.n_params) if made else 0
     latest = None
     if newest and newest.companion:

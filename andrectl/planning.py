@@ -63,8 +63,7 @@ def plan(run: RunDirectory, change: Change, at: str) -> Plan:
     settings = read_settings(run.settings)
     policies = policy.read_policies(run.policy)
     base = policies[-1]
-    entries = history.tail(run.history, 1)
-    step = int(entries[-1]["step"]) if entries else 0
+    step = history.last_step(run.history)
     running = lock.holder(run.lock) is not None
     owner = presence.read(run.lock)
     refusals: list[AndreadError] = []
