@@ -15,7 +15,7 @@ from andread.rundir import events, history, policy
 from andread.rundir.errors import AndreadError
 from andread.rundir.layout import RunDirectory
 from andread.rundir.policy import Policy
-from andread.rundir.settings import read_settings
+from andread.rundir.run_toml import read_settings
 from andrectl import loose
 
 POINTS: Final = 1500

@@ -22,7 +22,7 @@ from andread.rundir import (
     pivot,
     policy,
     presence,
-    settings,
+    run_toml,
 )
 from andread.rundir.layout import RunDirectory
 from andread.rundir.presence import Presence
@@ -47,7 +47,7 @@ def overview(run: RunDirectory) -> Table:
     """Return the whole status of `run` as a JSON-like table."""
     reader = Reader()
     owner = _owner(run, reader)
-    made = reader.attempt(run.settings, lambda: settings.read_settings(run.settings))
+    made = reader.attempt(run.settings, lambda: run_toml.read_settings(run.settings))
     losses = _losses(run, reader)
     said = _events(run, reader)
     durable = _durable(run, reader, made, said)

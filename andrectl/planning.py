@@ -12,7 +12,8 @@ from andread.rundir.layout import RunDirectory
 from andread.rundir.overrides import settings_under
 from andread.rundir.policy import Policy
 from andread.rundir.presence import Presence
-from andread.rundir.settings import Settings, read_settings
+from andread.rundir.run_toml import read_settings
+from andread.rundir.settings import Settings
 from andrectl import boundary, render
 from andrectl.change import Change, differences
 

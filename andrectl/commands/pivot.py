@@ -13,7 +13,7 @@ from andread.rundir import pivot, policy
 from andread.rundir.errors import BusyError, UsageError
 from andread.rundir.layout import RunDirectory
 from andread.rundir.lock import RunLock
-from andread.rundir.settings import read_settings
+from andread.rundir.run_toml import read_settings
 from andrectl import change, change_options, planning, proving, render
 from andrectl.change import Change
 from andrectl.pivoting import Pivot

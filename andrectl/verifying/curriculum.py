@@ -11,7 +11,7 @@ from andread.rundir.errors import AndreadError, DataError, MissingError
 from andread.rundir.manifest import read_manifest
 from andread.rundir.overrides import settings_under
 from andread.rundir.policy import Policy, policy_at
-from andread.rundir.settings import read_settings
+from andread.rundir.run_toml import read_settings
 from andrectl import checks, loose, render
 from andrectl.checks import Looked, Outcome
 from andrectl.verifying.evidence import Evidence, Table

@@ -12,7 +12,8 @@ from andread.rundir.layout import RunDirectory
 from andread.rundir.lineage import Record
 from andread.rundir.policy import Policy
 from andread.rundir.presence import Presence
-from andread.rundir.settings import Settings, read_settings
+from andread.rundir.run_toml import read_settings
+from andread.rundir.settings import Settings
 from andread.rundir.survey import Survey
 
 Table = dict[str, Any]

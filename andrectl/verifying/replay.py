@@ -23,7 +23,7 @@ from andread.rundir.companion import Companion
 from andread.rundir.errors import DataError, MissingError, UsageError, from_os_error
 from andread.rundir.layout import RunDirectory
 from andread.rundir.manifest import SPLITS
-from andread.rundir.settings import read_settings
+from andread.rundir.run_toml import read_settings
 from andread.rundir.sharing import share
 from andrectl import checks, render, supervisor
 from andrectl.checks import Looked

@@ -17,7 +17,7 @@ from andread.rundir import commit, companion, events, lineage, samples
 from andread.rundir.layout import RunDirectory
 from andread.rundir.manifest import Manifest, fingerprint_of, write_manifest
 from andread.rundir.policy import Policy, read_policies, write_policies
-from andread.rundir.settings import read_settings
+from andread.rundir.run_toml import read_settings
 from andrectl.rewriting import with_values
 
 

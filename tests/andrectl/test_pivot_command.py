@@ -19,7 +19,7 @@ from andread.rundir.errors import UsageError
 from andread.rundir.history import LossHistory
 from andread.rundir.layout import RunDirectory
 from andread.rundir.policy import Policy, Warmup, policy_at, read_policies, write_policies
-from andread.rundir.settings import read_settings
+from andread.rundir.run_toml import read_settings
 from andrectl import awaiting, change, supervisor
 from andrectl.change import Change
 

@@ -15,7 +15,7 @@ import pytest
 from andread.rundir import commit, companion, lineage, lock
 from andread.rundir.layout import RunDirectory
 from andread.rundir.policy import Policy, read_policies, write_policies
-from andread.rundir.settings import read_settings
+from andread.rundir.run_toml import read_settings
 
 from .harness import Daemon, copy_run, entries, find, last_step, make_run, running, train
 from .pivoting import Table, andrectl, every_step_once, finish, set_steps, shares, spawn, until

@@ -150,7 +150,7 @@ def shorter_tokens(run: RunDirectory) -> None:
 def other_data(run: RunDirectory) -> None:
     """Prepare one source anew from text that was changed."""
     from andread.curriculum.prepare import prepare
-    from andread.rundir.settings import read_settings
+    from andread.rundir.run_toml import read_settings
 
     text = next((run.path / "text" / "license").iterdir())
     text.write_text(text.read_text(encoding="utf-8").upper(), encoding="utf-8")
