@@ -13,7 +13,7 @@ from andread.rundir.errors import BusyError
 from andread.rundir.layout import RunDirectory
 from andread.rundir.presence import Presence
 from andread.rundir.requests import Request
-from andrectl import loose, supervisor
+from andrectl import awaiting, loose, supervisor
 
 _LIFE: Final = 24 * 3600.0
 """Seconds that a request lives when nothing limits the wait."""
@@ -56,14 +56,14 @@ def acknowledged(
     request: Request,
     timeout: float | None,
     narrate: Callable[[], None] | None = None,
-) -> supervisor.Event:
+) -> awaiting.Event:
     """Place `request`, signal, and return the acknowledgement.
 
     Raises `NotRunning` if the daemon ends before it answers, `BusyError` if it refuses or after
     `timeout` seconds; the request is then withdrawn.
     """
     offset = loose.file_size(run.events)
-    found: list[supervisor.Event] = []
+    found: list[awaiting.Event] = []
     with _placed(run, request):
         there = lock.signal_if_holder(run.lock, request.pid, signal.SIGUSR1)
 
@@ -79,10 +79,10 @@ def acknowledged(
                 raise _gone(request.pid, supervisor.last_word(run, request.pid, said))
             return bool(found)
 
-        supervisor.wait(
+        awaiting.wait(
             answered,
             timeout,
-            narrate or supervisor.Narrator(run, request.pid),
+            narrate or awaiting.Narrator(run, request.pid),
             "no acknowledgement: the request is withdrawn",
             "andrectl status tells what the daemon is doing",
         )
@@ -105,7 +105,7 @@ def _placed(run: RunDirectory, request: Request) -> Iterator[None]:
         raise
 
 
-def _gone(pid: int, stopped: supervisor.Event) -> supervisor.NotRunning:
+def _gone(pid: int, stopped: awaiting.Event) -> supervisor.NotRunning:
     """Return the error for a daemon that ended before it answered."""
     how = (
         f"it stopped after step {stopped.get('step')} ({stopped.get('why')})"

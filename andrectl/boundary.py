@@ -10,7 +10,7 @@ from andread.rundir.layout import RunDirectory
 from andread.rundir.policy import read_policies
 from andread.rundir.presence import Presence
 from andread.rundir.settings import Settings
-from andrectl import render, supervisor
+from andrectl import awaiting, render
 
 IN_WORDS: Final = {"step": "the next step boundary", "cadence": "the next regular checkpoint"}
 
@@ -49,7 +49,7 @@ def next_step(at: str, step: int, settings: Settings) -> int:
     return min((step // every + 1) * every, max(step, settings.run.steps))
 
 
-class Countdown(supervisor.Narrator):
+class Countdown(awaiting.Narrator):
     """Tells on stderr, from time to time, what a pivot waits for and how long it may take."""
 
     repeat = 15.0

@@ -34,6 +34,7 @@ from andread.rundir.manifest import SPLITS
 from andread.rundir.overrides import OVERRIDABLE, settings_under
 from andread.rundir.policy import Policy
 from andread.rundir.recovery import Rejected
+from andread.rundir.run_toml import read_settings, settings_from
 from andread.rundir.settings import (
     AuditSettings,
     EngineSettings,
@@ -41,8 +42,6 @@ from andread.rundir.settings import (
     OptimizerSettings,
     RunSettings,
     Settings,
-    read_settings,
-    settings_from,
 )
 from andread.rundir.tables import nearest
 from andrectl import change, render

@@ -103,16 +103,15 @@ def differences(old: Policy, new: Policy, settings: Settings) -> list[dict[str, 
     """
     given = {key: settings.trajectory()[key] for key in (*old.overrides, *new.overrides)}
     before, after = given | _flat(old.content()), given | _flat(new.content())
-    return [
-        {"key": key, "old": before.get(key), "new": after.get(key)}
-        for key in dict.fromkeys((*before, *after))
-        if before.get(key) != after.get(key) and key != "begins_after"
-    ]
+    return [each for each in _differing(before, after) if each["key"] != "begins_after"]
 
 
 def settings_differences(old: Settings, new: Settings) -> list[dict[str, Any]]:
     """Return what differs between two run.toml, as {"key", "old", "new"}."""
-    before, after = _settings(old), _settings(new)
+    return _differing(_settings(old), _settings(new))
+
+
+def _differing(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [
         {"key": key, "old": before.get(key), "new": after.get(key)}
         for key in dict.fromkeys((*before, *after))

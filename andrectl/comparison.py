@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from andread.rundir import companion, events, manifest, policy, settings
+from andread.rundir import companion, events, manifest, policy, run_toml
 from andread.rundir.errors import MissingError, UsageError
 from andread.rundir.layout import RunDirectory
 from andrectl import change, family, loose
@@ -213,7 +213,7 @@ def _validation(
 
 def _tokens(run: RunDirectory, reader: Reader) -> int:
     """Return how many tokens of a source an audit of `run` measures at most."""
-    made = reader.attempt(run.settings, lambda: settings.read_settings(run.settings))
+    made = reader.attempt(run.settings, lambda: run_toml.read_settings(run.settings))
     return made.audit.validation_windows * made.model.context if made else 1
 
 
@@ -221,7 +221,7 @@ def _same_text(first: RunDirectory, other: RunDirectory, reader: Reader) -> bool
     """Tell whether both audits measure the same windows of the same text."""
 
     def measured(run: RunDirectory) -> list[Any]:
-        made = settings.read_settings(run.settings)
+        made = run_toml.read_settings(run.settings)
         names = sorted(made.source_names())
         text = [manifest.read_manifest(run.manifest(name)).validation_sha256 for name in names]
         windows = made.audit.validation_windows
@@ -258,7 +258,7 @@ def _differences(
 ) -> dict[str, list[Table]]:
     """Return what differs between two runs, as far as it can be read."""
     made = [
-        reader.attempt(run.settings, lambda r=run: settings.read_settings(r.settings))  # type: ignore[misc]
+        reader.attempt(run.settings, lambda r=run: run_toml.read_settings(r.settings))  # type: ignore[misc]
         for run in (first, other)
     ]
     listed = [

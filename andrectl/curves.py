@@ -15,7 +15,7 @@ from andread.rundir import events, history, policy
 from andread.rundir.errors import AndreadError
 from andread.rundir.layout import RunDirectory
 from andread.rundir.policy import Policy
-from andread.rundir.settings import read_settings
+from andread.rundir.run_toml import read_settings
 from andrectl import loose
 
 POINTS: Final = 1500
@@ -33,6 +33,8 @@ _KINDS: Final = {
     "spike": "spike",
 }
 """Events that a picture marks, and what it calls them."""
+_DETAILS: Final = ("detail", "reason", "why", "policy", "name", "path", "parent")
+"""What an event tells of itself, the first that it has: of a fork, where the other run is."""
 
 
 @dataclass
@@ -170,14 +172,13 @@ def curves(
 
     `horizon` is that of the moving average, by default one in 400 of the steps, ten or more.
     """
-    recorded = history.tail(run.history, 1)
-    end = int(recorded[-1]["step"]) if recorded else 0
+    end = history.last_step(run.history)
     last = end if until is None else min(end, until)
     made = Curves(run, last=last)
     length = max(1, last - since + 1)
     made.width = -(-length // POINTS)
     made.horizon = horizon or max(10, length // 400)
-    times = _read(made, since, last) if recorded else []
+    times = _read(made, since, last) if end else []
     _audits(made, since)
     _bounds(made)
     made.marks = sorted(
@@ -291,8 +292,7 @@ def _marks(made: Curves, since: int, times: list[float], cut: tuple[bool, bool])
             place = bisect.bisect_left(times, event["t"])
             step = made.ends[min(place, len(made.ends) - 1)]
         if since - 1 <= step <= made.last:
-            said = (event.get(key) for key in ("detail", "reason", "why", "policy", "name"))
-            detail = next((text for text in map(loose.text, said) if text), "")
+            detail = next((text for key in _DETAILS if (text := loose.text(event.get(key)))), "")
             yield Mark(step, kind, detail)
 
 

@@ -12,7 +12,6 @@ from typing import Any, Final
 from andread.rundir import history, lineage, lock
 from andread.rundir.layout import RunDirectory
 from andread.rundir.lineage import Record
-from andrectl import loose
 from andrectl.loose import Reader, Table
 
 HERE: Final = "here"
@@ -70,10 +69,9 @@ def _node(
 ) -> Table:
     """Return a run that is there, and its forks below it."""
     seen.add(run.path.resolve())
-    entries = reader.attempt(run.history, lambda: history.tail(run.history, 1)) or []
     node = _leaf(str(run.path), HERE) | {
         "asked": run.path.resolve() == asked.path.resolve(),
-        "step": loose.whole(entries[-1].get("step")) if entries else 0,
+        "step": reader.attempt(run.history, lambda: history.last_step(run.history)) or 0,
         "running": reader.attempt(run.lock, lambda: lock.holder(run.lock)) is not None,
     }
     if record is not None:

@@ -6,7 +6,7 @@ ends of files are read, so that a run of 200,000 steps is as quick to ask as a n
 
 from __future__ import annotations
 
-import os
+import shutil
 import time
 from collections.abc import Sequence
 from typing import Any, Final
@@ -22,7 +22,7 @@ from andread.rundir import (
     pivot,
     policy,
     presence,
-    settings,
+    run_toml,
 )
 from andread.rundir.layout import RunDirectory
 from andread.rundir.presence import Presence
@@ -47,7 +47,7 @@ def overview(run: RunDirectory) -> Table:
     """Return the whole status of `run` as a JSON-like table."""
     reader = Reader()
     owner = _owner(run, reader)
-    made = reader.attempt(run.settings, lambda: settings.read_settings(run.settings))
+    made = reader.attempt(run.settings, lambda: run_toml.read_settings(run.settings))
     losses = _losses(run, reader)
     said = _events(run, reader)
     durable = _durable(run, reader, made, said)
@@ -164,8 +164,7 @@ def _durable(run: RunDirectory, reader: Reader, made: Settings | None, said: lis
             break
         reader.blame(run.checkpoint(step), f"cannot be resumed from: {found.problem}")
     total = sum(loose.file_size(run.checkpoint(step)) for step in steps)
-    stat = os.statvfs(run.path)
-    free = stat.f_bavail * stat.f_frsize
+    free = shutil.disk_usage(run.path).free
     image = newest.bytes if newest else checkpoint.file_size(made.model.n_params) if made else 0
     latest = None
     if newest and newest.companion:

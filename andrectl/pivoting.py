@@ -39,7 +39,17 @@ from andread.rundir.lock import RunLock
 from andread.rundir.pivot import Journal
 from andread.rundir.policy import Policy
 from andread.rundir.settings import Settings
-from andrectl import asking, boundary, change, loose, planning, proving, render, supervisor
+from andrectl import (
+    asking,
+    awaiting,
+    boundary,
+    change,
+    loose,
+    planning,
+    proving,
+    render,
+    supervisor,
+)
 
 _ROUNDS: Final = 3
 """Times that a boundary is looked for: another start may come between."""
@@ -176,7 +186,7 @@ class Pivot:
             return now.step >= first
 
         waited = "no step under the policy in force"
-        supervisor.wait(trained, self.left(), narrate, waited, "pivot again when there is one")
+        awaiting.wait(trained, self.left(), narrate, waited, "pivot again when there is one")
         where = boundary.IN_WORDS[self.journal.at]
         self.say(1, f"asking the daemon to checkpoint and hold at {where}")
         request = asking.request("pivot", whom, self.left(), at=self.journal.at, hold=True)
@@ -188,7 +198,7 @@ class Pivot:
                 return True
             return asking.owner(self.run).phase in ("holding", "stopping")
 
-        supervisor.wait(holding, self.left(), narrate, "the daemon does not hold", "try again")
+        awaiting.wait(holding, self.left(), narrate, "the daemon does not hold", "try again")
 
     def _archive(self, found: Companion) -> Manifest:
         """Do step 3, under the lock."""
@@ -285,8 +295,7 @@ class Pivot:
         step = manifest["step"]
 
         def refuse_if_begun() -> None:
-            entries = history.tail(self.run.history, 1)
-            if entries and entries[-1]["step"] > step:
+            if history.last_step(self.run.history) > step:
                 raise UsageError(
                     f"step {step + 1:,} has run under the new policy already",
                     "andrectl pivot --resume ends this pivot; then pivot back to the old values",

@@ -12,7 +12,8 @@ from andread.rundir.layout import RunDirectory
 from andread.rundir.overrides import settings_under
 from andread.rundir.policy import Policy
 from andread.rundir.presence import Presence
-from andread.rundir.settings import Settings, read_settings
+from andread.rundir.run_toml import read_settings
+from andread.rundir.settings import Settings
 from andrectl import boundary, render
 from andrectl.change import Change, differences
 
@@ -63,8 +64,7 @@ def plan(run: RunDirectory, change: Change, at: str) -> Plan:
     settings = read_settings(run.settings)
     policies = policy.read_policies(run.policy)
     base = policies[-1]
-    entries = history.tail(run.history, 1)
-    step = int(entries[-1]["step"]) if entries else 0
+    step = history.last_step(run.history)
     running = lock.holder(run.lock) is not None
     owner = presence.read(run.lock)
     refusals: list[AndreadError] = []

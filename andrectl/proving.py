@@ -11,7 +11,7 @@ from andread.rundir.errors import TEMPORARY, AndreadError, DataError
 from andread.rundir.layout import RunDirectory
 from andread.rundir.pivot import Journal
 from andread.rundir.settings import Settings
-from andrectl import loose, render, supervisor
+from andrectl import awaiting, loose, render, supervisor
 
 Left = Callable[[], float | None]
 Event = dict[str, Any]
@@ -53,7 +53,7 @@ def started(
             raise supervisor.NotRunning("the daemon ended before it trained", _LATER)
         return bool(found)
 
-    supervisor.wait(told, left(), supervisor.Narrator(run, pid or 0), "it is still loading", _LATER)
+    awaiting.wait(told, left(), awaiting.Narrator(run, pid or 0), "it is still loading", _LATER)
     return found[0]
 
 
@@ -139,8 +139,8 @@ def _first_step(run: RunDirectory, manifest: dict[str, Any], left: Left) -> dict
             )
         return bool(found)
 
-    narrate = supervisor.Narrator(run, pid or 0)
-    supervisor.wait(recorded, left(), narrate, f"no entry of step {step + 1:,} yet", _LATER)
+    narrate = awaiting.Narrator(run, pid or 0)
+    awaiting.wait(recorded, left(), narrate, f"no entry of step {step + 1:,} yet", _LATER)
     return found[0]
 
 

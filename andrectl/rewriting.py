@@ -1,7 +1,8 @@
-"""run.toml of a fork: the parent's text, comments and all, with a few values put in their places.
+"""run.toml with other values, for a copy: the text, comments and all, with them in their places.
 
-Only a fork's own run.toml is ever made so. What comes out is parsed and must say what was meant:
-a value that spans lines, or a table written in another way, is refused and left to a person.
+Only a run.toml that a tool makes (a fork's, a scratch copy's) is ever written so. What comes out
+is parsed and must say what was meant; where a value cannot be put in its place (one that spans
+lines, a table in another form), the whole is written anew, without the comments.
 """
 
 from __future__ import annotations
@@ -11,17 +12,13 @@ import tomllib
 from collections.abc import Mapping
 from typing import Any, Final
 
-from andread.rundir.errors import ConfigError
-from andrectl.template import quoted
+from andrectl.template import quoted, table_toml
 
 _HEADER: Final = re.compile(r"\s*\[")
 
 
 def with_values(text: str, values: Mapping[str, Any]) -> str:
-    """Return the TOML `text` with each `section.key` of `values` set.
-
-    Raises `ConfigError` for a place that cannot be rewritten.
-    """
+    """Return the run.toml `text` with each `section.key` of `values` set."""
     for key, value in values.items():
         section, _, name = key.partition(".")
         wanted = tomllib.loads(text)
@@ -32,11 +29,19 @@ def with_values(text: str, values: Mapping[str, Any]) -> str:
         except tomllib.TOMLDecodeError:
             holds = False
         if not holds:
-            raise ConfigError(
-                f"[{section}] {name} stands in run.toml in a form that cannot be rewritten",
-                "fork without it; then edit the fork's run.toml, where the key is operational",
-            )
+            text = _anew(wanted)
     return text
+
+
+def _anew(document: Mapping[str, Any]) -> str:
+    """Return a run.toml, parsed, as text."""
+    tables = []
+    for name, value in document.items():
+        if isinstance(value, list):
+            tables += [table_toml(f"[[{name}]]", table) for table in value]
+        else:
+            tables.append(table_toml(f"[{name}]", value))
+    return "\n".join(tables)
 
 
 def _with_value(text: str, section: str, name: str, value: str) -> str:

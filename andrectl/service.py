@@ -9,7 +9,8 @@ from typing import Any
 from andread.rundir import events
 from andread.rundir.errors import EXIT_CODES, UsageError
 from andread.rundir.layout import RunDirectory
-from andrectl import loose, render, supervisor
+from andrectl import awaiting, loose, render
+from andrectl.awaiting import DaemonEnded
 from andrectl.systemd import Unit
 
 
@@ -29,22 +30,22 @@ def start(run: RunDirectory, unit: Unit, options: Sequence[str]) -> dict[str, An
     events_from = loose.file_size(run.events)
     unit.begin("reset-failed", unit.name).communicate()  # earlier failures shall not count
     process = unit.begin("start", unit.name)
-    narrate = supervisor.Narrator(run, None)
+    narrate = awaiting.Narrator(run, None)
     try:
         while process.poll() is None:
             narrate()
-            time.sleep(supervisor.POLL)
+            time.sleep(awaiting.POLL)
     except KeyboardInterrupt:
         render.note(f"{unit.name} goes on starting: andrectl status, stop")
         raise
     _, told = process.communicate()
     said = list(events.read(run.events, events_from))
-    stopped = supervisor.last(said, "stopped")
+    stopped = awaiting.last(said, "stopped")
     if process.returncode == 0:
-        found = supervisor.last(said, "started") or stopped
+        found = awaiting.last(said, "started") or stopped
         return found or {"event": "stopped", "why": "it ended cleanly"}
     if stopped.get("exit_code"):
-        raise supervisor.DaemonEnded(
+        raise DaemonEnded(
             f"the daemon did not train: {loose.text(stopped.get('why'))}",
             loose.text(stopped.get("hint")) or f"journalctl -u {unit.name}",
             loose.whole(stopped["exit_code"]),
@@ -54,9 +55,7 @@ def start(run: RunDirectory, unit: Unit, options: Sequence[str]) -> dict[str, An
         code := int(found.get("ExecMainStatus") or 0)
     ) in EXIT_CODES and code:  # before it had events
         why = found.get("StatusText") or told.strip()
-        raise supervisor.DaemonEnded(
-            f"the daemon did not train: {why}", f"journalctl -u {unit.name}", code
-        )
+        raise DaemonEnded(f"the daemon did not train: {why}", f"journalctl -u {unit.name}", code)
     raise unit.fault(told)
 
 

@@ -10,7 +10,7 @@ from andread.rundir import feasibility
 from andread.rundir.errors import ConfigError
 from andread.rundir.layout import RunDirectory
 from andread.rundir.policy import BanditSettings, Policy, policy_at, read_policies
-from andread.rundir.settings import read_settings
+from andread.rundir.run_toml import read_settings
 from andrectl import loose, render
 from andrectl.loose import Table
 from andrectl.overview import overview

@@ -13,43 +13,28 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from andread.rundir import clock, disk, events, files, lock, presence
-from andread.rundir.errors import (
-    OS_FAULT,
-    STOPPED,
-    TEMPORARY,
-    AndreadError,
-    BusyError,
-)
+from andread.rundir.errors import OS_FAULT, STOPPED, TEMPORARY, AndreadError, BusyError
 from andread.rundir.layout import RunDirectory
 from andread.rundir.presence import Presence
-from andrectl import loose, render, service, systemd
+from andrectl import awaiting, loose, render, service, systemd
+from andrectl.awaiting import DaemonEnded, Event
 
-POLL: Final = 0.1
 _LOG_LINES: Final = 20
 _PATIENCE: Final = 10.0
 """Seconds that a holder of the run has to say that it is a daemon."""
 _TRAINS: Final = ("training", "replaying", "checkpointing", "auditing")
-Event = dict[str, Any]
 
 
 class NotRunning(AndreadError):  # noqa: N818 - a state of the run, not a fault
     """The run has no daemon that could be asked."""
 
     exit_code = STOPPED
-
-
-class DaemonEnded(AndreadError):  # noqa: N818 - told with the daemon's own exit code
-    """The daemon ended before it had done what was asked of it."""
-
-    def __init__(self, message: str, hint: str, exit_code: int) -> None:
-        super().__init__(message, hint)
-        self.exit_code = exit_code  # type: ignore[misc]
 
 
 def command(run: RunDirectory, options: Sequence[str]) -> list[str]:
@@ -76,12 +61,11 @@ def daemon(run: RunDirectory, timeout: float | None = None) -> Presence | None:
         if told.pid == pid and told.boot == clock.boot_id():
             return told
         if clock.boot_seconds() >= deadline:
-            who = f"pid {pid}" if pid > 0 else "a process not visible from here"
             raise BusyError(
-                f"{who} holds the run, and is no daemon (a pivot or an import)",
+                f"{lock.named(pid)} holds the run, and is no daemon (a pivot or an import)",
                 "wait until it is done, then try again",
             )
-        time.sleep(POLL)
+        time.sleep(awaiting.POLL)
     return None
 
 
@@ -149,7 +133,7 @@ def _until_it_trains(
     run: RunDirectory, process: subprocess.Popen[bytes], events_from: int, log_from: int
 ) -> Event:
     """Wait for the `started` event of `process`, or for its end."""
-    narrate = Narrator(run, process.pid)
+    narrate = awaiting.Narrator(run, process.pid)
     while True:
         ended = process.poll() is not None  # asked first: what it said last is then on file
         said = list(events.read(run.events, events_from))
@@ -162,7 +146,7 @@ def _until_it_trains(
         if ended:
             return _ended_early(run, process.pid, process.returncode, said, log_from)
         narrate()
-        time.sleep(POLL)
+        time.sleep(awaiting.POLL)
 
 
 def _unrecorded(run: RunDirectory, pid: int) -> Event:
@@ -183,7 +167,11 @@ def _ended_early(run: RunDirectory, pid: int, code: int, said: list[Event], log_
         refuse_if_running(run)  # another start was quicker
     stopped = last_word(run, pid, said)
     if code == 0:
-        return last(said, "finished") or stopped or {"event": "stopped", "why": "it ended cleanly"}
+        return (
+            awaiting.last(said, "finished")
+            or stopped
+            or {"event": "stopped", "why": "it ended cleanly"}
+        )
     if stopped.get("why") and stopped.get("exit_code") == code:
         hint = loose.text(stopped.get("hint")) or f"its log: {run.log}"
         raise DaemonEnded(f"the daemon did not train: {loose.text(stopped['why'])}", hint, code)
@@ -242,10 +230,10 @@ def stop(run: RunDirectory, timeout: float | None) -> Stopped | None:
         return lock.holder(run.lock) != pid and (unit is None or service.settled(unit))
 
     try:
-        wait(
+        awaiting.wait(
             gone,
             timeout,
-            Narrator(run, pid),
+            awaiting.Narrator(run, pid),
             f"the daemon (pid {pid}) is still stopping",
             "it goes on: andrectl stop again waits for it",
         )
@@ -254,7 +242,7 @@ def stop(run: RunDirectory, timeout: float | None) -> Stopped | None:
         raise
     said = list(events.read(run.events, events_from))
     word = last_word(run, pid, said)
-    return Stopped(pid, word, last(said, "checkpoint"), log_lines(run.log, log_from))
+    return Stopped(pid, word, awaiting.last(said, "checkpoint"), log_lines(run.log, log_from))
 
 
 def last_word(run: RunDirectory, pid: int, said: Sequence[Event]) -> Event:
@@ -262,59 +250,9 @@ def last_word(run: RunDirectory, pid: int, said: Sequence[Event]) -> Event:
 
     What a full disk kept from being recorded is in the content of `.lock`.
     """
-    if event := last(said, "stopped"):
+    if event := awaiting.last(said, "stopped"):
         return event
     now = presence.read(run.lock)
     if now.pid != pid or now.phase != "stopped" or now.exit_code is None:
         return {}
     return {"event": "stopped", "step": now.step, "why": now.why, "exit_code": now.exit_code}
-
-
-def last(said: Sequence[Event], kind: str) -> Event:
-    """Return the last event of `kind`, an empty one if there is none."""
-    return next((event for event in reversed(said) if event["event"] == kind), {})
-
-
-def wait(
-    done: Callable[[], bool],
-    timeout: float | None,
-    narrate: Callable[[], None],
-    message: str,
-    hint: str,
-) -> None:
-    """Poll `done` until it is true; `BusyError` with `message` after `timeout` seconds."""
-    deadline = None if timeout is None else clock.boot_seconds() + timeout
-    while not done():
-        if deadline is not None and clock.boot_seconds() >= deadline:
-            raise BusyError(f"{message} after {render.duration(timeout)}", hint)
-        narrate()
-        time.sleep(POLL)
-
-
-class Narrator:
-    """Tells on stderr what the daemon `pid`, or whichever there is, is doing, when that changes."""
-
-    repeat = math.inf
-    """Seconds after which what is unchanged is told again."""
-
-    def __init__(self, run: RunDirectory, pid: int | None) -> None:
-        self._run, self._pid = run, pid
-        self._told: tuple[str, ...] = ()
-        self._when = 0.0
-
-    def __call__(self) -> None:
-        """Tell what is new."""
-        now = presence.read(self._run.lock)
-        if now.pid != (self._pid or lock.holder(self._run.lock)) or not now.phase:
-            return
-        what = (now.phase, now.waiting, now.alarm)
-        if what != self._told or clock.boot_seconds() - self._when > self.repeat:
-            self._told, self._when = what, clock.boot_seconds()
-            alarm = f"; alarm: {now.alarm}" if now.alarm else ""
-            render.note(f"{self.text(now)}{alarm}")
-
-    def text(self, now: Presence) -> str:
-        """Return `now` in words."""
-        waiting = f" ({now.waiting})" if now.waiting else ""
-        where = f", step {now.step:,} of {now.steps:,}" if now.steps else ""
-        return f"pid {now.pid}: {now.phase}{waiting}{where}"

@@ -6,7 +6,7 @@ value is refused. The others may be changed between two starts.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -59,7 +59,12 @@ def run_toml(
         warmup=warmup,
         micro_batch=recipe.micro_batch,
     )
-    return _aligned(head) + "\n".join(_source(table) for table in sources)
+    return _aligned(head) + "\n".join(table_toml("[[source]]", table) for table in sources)
+
+
+def table_toml(header: str, table: Mapping[str, Any]) -> str:
+    """Return one table of plain values and lists of them, under its header."""
+    return f"{header}\n" + "".join(f"{key} = {quoted(value)}\n" for key, value in table.items())
 
 
 def _aligned(text: str) -> str:
@@ -68,11 +73,6 @@ def _aligned(text: str) -> str:
     return "".join(
         f"{code:<25} # {comment}\n" if mark else f"{code}\n" for code, mark, comment in pairs
     )
-
-
-def _source(table: dict[str, Any]) -> str:
-    """Return one [[source]] table."""
-    return "[[source]]\n" + "".join(f"{key} = {quoted(value)}\n" for key, value in table.items())
 
 
 _HEAD: Final = f"""\

@@ -17,7 +17,7 @@ from andread.rundir.early import EarlyRead
 from andread.rundir.errors import AndreadError, BusyError, DivergedError
 from andread.rundir.layout import RunDirectory
 from andread.rundir.lock import RunLock
-from andread.rundir.settings import read_settings
+from andread.rundir.run_toml import read_settings
 
 LOCK_WAIT: Final = 30.0
 """Seconds that a daemon waits for the run's lock: a pivot may hold it for a moment."""

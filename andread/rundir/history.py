@@ -356,3 +356,8 @@ def tail(path: Path, count: int) -> list[dict[str, Any]]:
                 span *= 4
     except FileNotFoundError:
         return []
+
+
+def last_step(path: Path) -> int:
+    """Return the step of the last entry, 0 if there is none. For readers."""
+    return next((int(entry["step"]) for entry in tail(path, 1)), 0)

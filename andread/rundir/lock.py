@@ -62,9 +62,8 @@ class RunLock:
             pid = _holder_by_descriptor(descriptor)
             if pid is not None and (clock.boot_seconds() >= deadline or stopping()):
                 os.close(descriptor)
-                who = f"pid {pid}" if pid > 0 else "not visible from here"
                 raise BusyError(
-                    f"{path.parent} is in use by another process ({who})",
+                    f"{path.parent} is in use by {named(pid)}",
                     "andrectl status tells what it does; andrectl stop ends it",
                 )
             time.sleep(0.05)
@@ -109,6 +108,11 @@ def _holder_by_descriptor(descriptor: int) -> int | None:
     query = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
     kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_GETLK, query))
     return None if kind == fcntl.F_UNLCK else int(pid)
+
+
+def named(pid: int) -> str:
+    """Return the holder of a lock in words; across namespaces its pid is not known."""
+    return f"pid {pid}" if pid > 0 else "a process not visible from here"
 
 
 def holder(path: Path) -> int | None:

@@ -12,7 +12,8 @@ from typing import Final
 
 from andread.rundir.errors import ConfigError
 from andread.rundir.policy import Policy
-from andread.rundir.settings import OptimizerSettings, Settings, check_together
+from andread.rundir.run_toml import check_together
+from andread.rundir.settings import OptimizerSettings, Settings
 from andread.rundir.tables import nearest, read_table
 
 OVERRIDABLE: Final = (

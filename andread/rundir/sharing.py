@@ -99,6 +99,13 @@ class Transfer:
         self.close()
 
 
+def share(source: Path, target: Path) -> str:
+    """Give `target` the content of `source`; return how: reflink, hard link or copy."""
+    with Transfer(source, target) as transfer:
+        transfer.finish()
+        return transfer.how
+
+
 def must_copy(source: Path, directory: Path) -> bool:
     """Tell beforehand whether `source` could only be copied to `directory`: another file system."""
     with contextlib.suppress(OSError):

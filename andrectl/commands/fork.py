@@ -11,8 +11,7 @@ import click
 
 from andread.rundir.layout import RunDirectory
 from andread.rundir.lineage import Record
-from andread.rundir.policy import ALGORITHMS
-from andrectl import branching, change, forking, render
+from andrectl import branching, change, change_options, forking, render
 from andrectl.branching import Plan
 from andrectl.change import Change
 from andrectl.cost import cost
@@ -50,23 +49,9 @@ def _step(_: click.Context, parameter: click.Parameter, value: str) -> int | Non
     metavar="DIR",
     help="The new run directory; it must not be there yet.",
 )
-@click.option("--caps", multiple=True, metavar="SHARES", help="Upper limits, as for pivot.")
-@click.option("--floors", multiple=True, metavar="SHARES", help="Lower limits, as for pivot.")
-@click.option("--weights", multiple=True, metavar="SHARES", help="Weights for `fixed`.")
-@click.option("--reset", is_flag=True, help="Start from no caps, floors and weights at all.")
-@click.option(
-    "--policy",
-    "algorithm",
-    type=click.Choice(ALGORITHMS),
-    help="Mix the sources by another algorithm.",
-)
-@click.option(
-    "--set",
-    "values",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="Another setting: what a pivot may set, and in the fork's own run.toml optimizer.beta1, "
-    "beta2 and epsilon, run.…, engine.…, audit.… and faults.….",
+@change_options.options(
+    "Another setting: what a pivot may set, and in the fork's own run.toml optimizer.beta1, "
+    "beta2 and epsilon, run.…, engine.…, audit.… and faults.…."
 )
 @click.option(
     "--seed-stream",
@@ -80,14 +65,9 @@ def _step(_: click.Context, parameter: click.Parameter, value: str) -> int | Non
 @click.pass_obj
 def command(
     run: RunDirectory,
+    given: Change,
     at: int | None,
     into: Path,
-    caps: tuple[str, ...],
-    floors: tuple[str, ...],
-    weights: tuple[str, ...],
-    reset: bool,
-    algorithm: str | None,
-    values: tuple[str, ...],
     stream: int | None,
     dry_run: bool,
     as_json: bool,
@@ -106,14 +86,6 @@ def command(
     checkpoint that is not valid (65), an unknown key or bounds that cannot be met (78), a disk that
     is too small (74), a change that changes nothing (64).
     """
-    given = Change(
-        caps=change.shares("caps", caps),
-        floors=change.shares("floors", floors),
-        weights=change.shares("weights", weights),
-        algorithm=algorithm,
-        values=change.values(values),
-        reset=reset,
-    )
     plan = branching.plan(run, into, at, given, stream)
     for rejected in plan.skipped:
         render.note(f"passed over: {rejected.reason}")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from andread.rundir import checkpoint, commit, events, files, settings
+from andread.rundir import checkpoint, commit, events, files, run_toml
 from andread.rundir.checkpoint import InvalidCheckpoint
 from andread.rundir.companion import Companion
 from andread.rundir.errors import ExistsError
@@ -31,7 +31,7 @@ def command(run: RunDirectory, file: Path, as_json: bool) -> None:
     history starts empty behind FILE's step, and hyperparameters come from run.toml. The tokenizer
     must be the one that FILE was trained with: name it in run.toml before the first prepare.
     """
-    made = settings.read_settings(run.settings)
+    made = run_toml.read_settings(run.settings)
     with RunLock.acquire(run.lock):
         _refuse_past(run)
         vouched = _import(run, made, file.resolve())

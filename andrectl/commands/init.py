@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from andread.rundir import feasibility, files, policy, settings
+from andread.rundir import feasibility, files, policy, run_toml
 from andread.rundir.errors import ExistsError, MissingError, UsageError
 from andread.rundir.layout import RunDirectory
 from andread.rundir.settings import PRESETS, SOURCE_FORMATS, Settings
@@ -120,7 +120,7 @@ def command(
         given = _example(directory, dry_run) + given
     path = str(tokenizer.absolute()) if tokenizer else ""
     text = template.run_toml(preset, recipe, seed, given, path)
-    made = settings.settings_from(tomllib.loads(text))
+    made = run_toml.settings_from(tomllib.loads(text))
     first = policy.Policy(
         algorithm=algorithm,
         weights=change.shares("weights", weights),
@@ -134,7 +134,7 @@ def command(
     _make(directory)
     policy.write_policies(run.policy, [first])
     files.replace(run.settings, text.encode())
-    assert settings.read_settings(run.settings) == made
+    assert run_toml.read_settings(run.settings) == made
     _report(run, made)
 
 

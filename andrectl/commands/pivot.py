@@ -13,44 +13,17 @@ from andread.rundir import pivot, policy
 from andread.rundir.errors import BusyError, UsageError
 from andread.rundir.layout import RunDirectory
 from andread.rundir.lock import RunLock
-from andread.rundir.policy import ALGORITHMS
-from andread.rundir.settings import read_settings
-from andrectl import change, planning, proving, render
+from andread.rundir.run_toml import read_settings
+from andrectl import change, change_options, planning, proving, render
 from andrectl.change import Change
 from andrectl.pivoting import Pivot
 from andrectl.planning import Plan
 
 
 @click.command()
-@click.option(
-    "--caps",
-    multiple=True,
-    metavar="SHARES",
-    help="Upper limits, as code=0.3,web=0.5 or a TOML or JSON file; repeatable. 1 lifts a cap.",
-)
-@click.option(
-    "--floors",
-    multiple=True,
-    metavar="SHARES",
-    help="Lower limits, in the same forms. 0 lifts a floor.",
-)
-@click.option(
-    "--weights", multiple=True, metavar="SHARES", help="Weights for `fixed`, in the same forms."
-)
-@click.option("--reset", is_flag=True, help="Start from no caps, floors and weights at all.")
-@click.option(
-    "--policy",
-    "algorithm",
-    type=click.Choice(ALGORITHMS),
-    help="Mix the sources by another algorithm.",
-)
-@click.option(
-    "--set",
-    "values",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="Another setting that may change in mid-run: the learning rate and its schedule, weight "
-    "decay, clip and batch (optimizer.…), warmup.…, bandit.…, max_epochs.",
+@change_options.options(
+    "Another setting that may change in mid-run: the learning rate and its schedule, weight "
+    "decay, clip and batch (optimizer.…), warmup.…, bandit.…, max_epochs."
 )
 @click.option(
     "--at",
@@ -73,12 +46,7 @@ from andrectl.planning import Plan
 @click.pass_obj
 def command(
     run: RunDirectory,
-    caps: tuple[str, ...],
-    floors: tuple[str, ...],
-    weights: tuple[str, ...],
-    reset: bool,
-    algorithm: str | None,
-    values: tuple[str, ...],
+    given: Change,
     at: str,
     dry_run: bool,
     resume: bool,
@@ -97,14 +65,6 @@ def command(
     policy that changes nothing (exit code 64), an unknown source, bounds that cannot be met, a
     setting that may not change (78), another pivot (75).
     """
-    given = Change(
-        caps=change.shares("caps", caps),
-        floors=change.shares("floors", floors),
-        weights=change.shares("weights", weights),
-        algorithm=algorithm,
-        values=change.values(values),
-        reset=reset,
-    )
     if resume or abort:
         if given != Change() or dry_run or (resume and abort):
             raise UsageError(

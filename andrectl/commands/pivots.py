@@ -11,7 +11,8 @@ import click
 from andread.rundir import pivot, policy
 from andread.rundir.errors import AndreadError
 from andread.rundir.layout import RunDirectory
-from andread.rundir.settings import Settings, read_settings
+from andread.rundir.run_toml import read_settings
+from andread.rundir.settings import Settings
 from andrectl import change, loose, render
 from andrectl.loose import Table
 

@@ -8,7 +8,7 @@ import click
 
 from andread.rundir.layout import RunDirectory
 from andread.rundir.policy import policy_at, read_policies
-from andread.rundir.settings import read_settings
+from andread.rundir.run_toml import read_settings
 from andrectl import draft, render, standing
 from andrectl.overview import overview
 

@@ -42,7 +42,7 @@ _LINE_EVERY: Final = 10.0
 def command(run: RunDirectory, as_json: bool) -> None:
     """Prepare the tokens of `run`; print a table, or JSON, of its sources."""
     from andread.curriculum.prepare import prepare
-    from andread.rundir.settings import read_settings
+    from andread.rundir.run_toml import read_settings
 
     settings = read_settings(run.settings)
     with _stop_flag() as stopping, _narration() as tell:

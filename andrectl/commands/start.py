@@ -10,7 +10,7 @@ from andread.rundir.errors import AndreadError
 from andread.rundir.layout import RunDirectory
 from andread.rundir.overrides import settings_under
 from andread.rundir.policy import read_policies
-from andread.rundir.settings import read_settings
+from andread.rundir.run_toml import read_settings
 from andrectl import loose, planning, render, supervisor
 
 

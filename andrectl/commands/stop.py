@@ -6,7 +6,7 @@ import click
 
 from andread.rundir.errors import OS_FAULT
 from andread.rundir.layout import RunDirectory
-from andrectl import loose, planning, render, supervisor
+from andrectl import awaiting, loose, planning, render, supervisor
 
 
 @click.command()
@@ -55,7 +55,7 @@ def _tell(run: RunDirectory, stopped: supervisor.Stopped, silent: bool) -> None:
     if "exit_code" not in stopped.event:
         for line in stopped.log:
             render.note(f"  | {line}")
-        raise supervisor.DaemonEnded(
+        raise awaiting.DaemonEnded(
             f"the daemon (pid {stopped.pid}) is gone without a last word: it was killed",
             "nothing durable is lost: andrectl start resumes from the newest valid checkpoint",
             OS_FAULT,

@@ -54,7 +54,7 @@ def command(
     Changes nothing and takes no lock; the run may train meanwhile. Without --deep it reads sizes,
     headers, companions and the whole loss history, in seconds.
 
-    --replay starts a real daemon on a copy (hard links where it can) and compares losses, pulls
+    --replay starts a real daemon on a copy (shared where it can be) and compares losses, pulls
     and, where the run has one, the checkpoint at the end, bit for bit.
 
     Exits 0 if every check passed, else with the code of the first that failed: 65 for damage, 66

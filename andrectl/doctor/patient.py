@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from andread.rundir import checkpoint, lock, presence, recovery, settings
+from andread.rundir import checkpoint, lock, presence, recovery, run_toml
 from andread.rundir.errors import AndreadError
 from andread.rundir.layout import RunDirectory
 from andread.rundir.overrides import settings_under
@@ -81,7 +81,7 @@ def meet(run: RunDirectory | None, place: Path, mtbf: float) -> Patient:
         return patient
     reader = Reader()
     try:
-        made = settings.read_settings(run.settings)
+        made = run_toml.read_settings(run.settings)
         policies = reader.attempt(run.policy, lambda: read_policies(run.policy))
         patient.settings = settings_under(made, policies[-1]) if policies else made
         patient.n_params = 0 if made.model.factory else made.model.n_params

@@ -6,7 +6,6 @@ Everything is tried in a scratch directory beside the run, in small files, and r
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import mmap
 import os
 import re
@@ -36,7 +35,6 @@ _NETWORK: Final = frozenset(
     ("nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "glusterfs", "lustre", "beegfs", "afs", "gpfs")
 )
 _MEMORY: Final = frozenset(("tmpfs", "ramfs"))
-_FICLONE: Final = 0x40049409
 _LEAST: Final = 4 << 20
 _MOST: Final = 64 << 20
 _BLOCK: Final = 4096
@@ -228,16 +226,16 @@ def try_links(place: Path) -> Outcome:
     with (
         contextlib.suppress(OSError),
         files.opened(source) as descriptor,
-        files.opened(place / "clone", os.O_WRONLY | os.O_CREAT) as clone,
+        files.Staged(place / "clone") as clone,
     ):
-        fcntl.ioctl(clone, _FICLONE, descriptor)
+        clone.clone(descriptor)
         there.append("reflinks")
     return ok(" and ".join(there) if there else "neither hard links nor reflinks: a copy is whole")
 
 
 def try_speed(patient: Patient, place: Path) -> Outcome:
     """Write durably, as a checkpoint is written: a little first, then for about a second."""
-    free = _free(place)
+    free = shutil.disk_usage(place).free
     most = min(max(patient.image, _LEAST), _MOST, free // 4) // _BLOCK * _BLOCK
     if most < 1 << 20:
         return skipped(f"only {render.size(free)} are free")
@@ -283,7 +281,7 @@ def judge_speed(patient: Patient, detail: str) -> Outcome:
 
 def look_at_space(patient: Patient) -> Outcome:
     """Compare what is free with what retention will keep at its most."""
-    free = _free(patient.place)
+    free = shutil.disk_usage(patient.place).free
     there = f"{render.size(free)} free"
     if patient.run is None or patient.settings is None or not patient.image:
         return ok(there) if free > 1 << 30 else warning(there, "free some space")
@@ -308,8 +306,3 @@ def _held(patient: Patient) -> int:
     pins = commit.pinned(run)
     steps = [step for step in run.checkpoint_steps() if step not in pins]
     return sum(loose.file_size(run.checkpoint(s)) for s in steps) + loose.file_size(run.history)
-
-
-def _free(place: Path) -> int:
-    stat = os.statvfs(place)
-    return stat.f_bavail * stat.f_frsize

@@ -4,6 +4,7 @@
     directory    lock, layout, pivot in flight, disk
     checkpoints  headers, companions, hashes, and which one a start would take
     record       the loss history and what is vouched for, events, samples, state
+    forks        where the run comes from, and what was forked off it
     curriculum   settings, policies, archives, zombies, tokens, tokenizer
     replay       steps computed again in a scratch copy
 
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 from andread.rundir.layout import RunDirectory
 from andrectl.checks import Check
-from andrectl.verifying import checkpoints, curriculum, directory, record
+from andrectl.verifying import checkpoints, curriculum, directory, forks, record
 from andrectl.verifying.evidence import Evidence
 
 _LOOKS = {
@@ -29,6 +30,8 @@ _LOOKS = {
     "vouched": record.vouched,
     "policies": curriculum.policies,
     "archives": curriculum.archives,
+    "lineage": forks.lineage,
+    "forks": forks.forks,
     "pivot": directory.pivot_in_flight,
     "zombies": curriculum.zombies,
     "tokens": curriculum.tokens,

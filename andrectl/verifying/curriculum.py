@@ -11,7 +11,7 @@ from andread.rundir.errors import AndreadError, DataError, MissingError
 from andread.rundir.manifest import read_manifest
 from andread.rundir.overrides import settings_under
 from andread.rundir.policy import Policy, policy_at
-from andread.rundir.settings import read_settings
+from andread.rundir.run_toml import read_settings
 from andrectl import checks, loose, render
 from andrectl.checks import Looked, Outcome
 from andrectl.verifying.evidence import Evidence, Table
@@ -46,6 +46,8 @@ def policies(evidence: Evidence) -> Looked:
     for step, companion in sorted(evidence.companions.items()):
         name, mixer = companion.policy, loose.table(companion.curriculum.get("mixer"))
         lawful = {policy_at(listed, at).id for at in (step, step + 1) if at > 0}
+        if step == 0 and "fork" in companion.reasons:
+            continue  # of the parent's first policy, under which no step has run
         if name and name not in {each.id for each in listed}:
             what = f"the companion of step {step} names policy {name}, which is not in policy.json"
             found.append(checks.failed(what, _EDITED))

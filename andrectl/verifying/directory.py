@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,8 +24,7 @@ def held(evidence: Evidence) -> Outcome:
     pid = lock.holder(evidence.run.lock)
     if pid is None:
         return checks.ok("nobody holds the run: it can be started")
-    who = f"pid {pid}" if pid > 0 else "a process not visible from here"
-    return checks.ok(f"{who} holds the run ({evidence.owner.phase or 'busy'})")
+    return checks.ok(f"{lock.named(pid)} holds the run ({evidence.owner.phase or 'busy'})")
 
 
 def layout(evidence: Evidence) -> Looked:
@@ -141,8 +141,7 @@ def disk(evidence: Evidence) -> Outcome:
     """Forecast whether what retention will keep fits on the disk."""
     if evidence.settings is None:
         return checks.skipped("run.toml cannot be read")
-    stat_ = os.statvfs(evidence.run.path)
-    free = stat_.f_bavail * stat_.f_frsize
+    free = shutil.disk_usage(evidence.run.path).free
     newest = evidence.newest
     n_params = newest.n_params if newest else evidence.settings.model.n_params
     image = checkpoint.file_size(n_params)

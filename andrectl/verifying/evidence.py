@@ -5,13 +5,15 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Any
 
-from andread.rundir import companion, events, lock, pivot, policy, presence, survey
+from andread.rundir import companion, events, lineage, lock, pivot, policy, presence, survey
 from andread.rundir.companion import Companion
 from andread.rundir.errors import AndreadError, DataError
 from andread.rundir.layout import RunDirectory
+from andread.rundir.lineage import Record
 from andread.rundir.policy import Policy
 from andread.rundir.presence import Presence
-from andread.rundir.settings import Settings, read_settings
+from andread.rundir.run_toml import read_settings
+from andread.rundir.settings import Settings
 from andread.rundir.survey import Survey
 
 Table = dict[str, Any]
@@ -115,9 +117,23 @@ class Evidence:
         return found
 
     @cached_property
+    def lineage(self) -> dict[str, Record]:
+        """Return the readable records of where the run comes from and of its forks, by name."""
+        found = {}
+        for path in (self.run.lineage, *lineage.forks(self.run)):
+            try:
+                record = lineage.read(path)
+            except (OSError, DataError):
+                continue
+            if record is not None:
+                found[str(path.relative_to(self.run.path))] = record
+        return found
+
+    @cached_property
     def survey(self) -> Survey | None:
         """Return what the whole history says; None if there is none."""
         lengths = {each.history_length for each in self.companions.values()}
+        lengths |= {each.history_length for each in self.lineage.values()}
         for manifest in self.manifests.values():
             kept = manifest.get("history")
             length = kept.get("bytes") if isinstance(kept, dict) else None

@@ -36,7 +36,7 @@ def steps(evidence: Evidence) -> Looked:
     if len(survey.faults) > _SHOWN:
         found.append(checks.failed(f"{len(survey.faults)} faults or more in all", _RESTORE))
     base = _base(evidence)
-    if survey.entries and survey.first not in {1, base + 1}:
+    if survey.entries and survey.first not in {1, base + 1} and survey.first > _forked(evidence):
         found.append(checks.failed(f"it begins at step {survey.first}, not {base + 1}", _RESTORE))
     if ends and not evidence.running:  # a daemon may be writing just there
         found.append(
@@ -76,6 +76,13 @@ def _base(evidence: Evidence) -> int:
         if event["event"] == "checkpoint" and event.get("reasons") == ["import"]
     ]
     return min(known + told, default=0)
+
+
+def _forked(evidence: Evidence) -> int:
+    """Return the first step of a fork's own: its history begins where that of its parent did."""
+    known = [each.step + 1 for name, each in evidence.lineage.items() if "/" not in name]
+    told = [loose.whole(e.get("step")) + 1 for e in evidence.events if e["event"] == "fork"]
+    return max(known + told, default=0)
 
 
 def vouched(evidence: Evidence) -> Looked:
@@ -231,7 +238,7 @@ def _expected_state(evidence: Evidence, companion: Companion, told: Table) -> Ta
     try:
         sources = [open_source(evidence.run, n, made.model.context) for n in made.source_names()]
         curriculum = Curriculum(
-            sources, policies, made.run.seed, lambda _: 1, made.model.context, step,
+            sources, policies, made.run.draw_seed, lambda _: 1, made.model.context, step,
             companion.curriculum,
         )  # fmt: skip
     except (AndreadError, OSError):

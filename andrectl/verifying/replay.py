@@ -1,36 +1,34 @@
 """Steps computed again: a real daemon on a scratch copy, its record beside the run's.
 
 The copy has run.toml with another end, the policies, tokenizer and tokens, one checkpoint with its
-companion, and the history up to that checkpoint. Files that a daemon never writes are hard links
-where the file system allows, else clones or copies; so what retention deletes meanwhile stays
-until the copy is removed. The run itself is only read.
+companion, and the history up to that checkpoint. Files that a daemon never writes are shared where
+the file system allows; so what retention deletes meanwhile stays until the copy is removed. The run
+itself is only read.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import shutil
 import signal
 import subprocess
 import tempfile
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from andread.rundir import companion, events, files, history
+from andread.rundir import companion, events, history
 from andread.rundir.companion import Companion
 from andread.rundir.errors import DataError, MissingError, UsageError, from_os_error
 from andread.rundir.layout import RunDirectory
 from andread.rundir.manifest import SPLITS
-from andread.rundir.settings import read_settings
+from andread.rundir.run_toml import read_settings
+from andread.rundir.sharing import share
 from andrectl import checks, render, supervisor
 from andrectl.checks import Looked
-from andrectl.template import quoted
+from andrectl.rewriting import with_values
 
-_FICLONE: Final = 0x40049409
 _NEVER: Final = 2**31 - 1
 _COMPARED: Final = ("loss", "lr", "grad_norm", "pulls", "skipped")
 _ATTEMPTS: Final = 3
@@ -67,7 +65,7 @@ class Replay:
                     begin = self._choose()
                     if begin is None:
                         return checks.skipped("no checkpoint has recorded steps after it")
-                    end = min(begin.step + self.steps, _last_step(self.run))
+                    end = min(begin.step + self.steps, history.last_step(self.run.history))
                     copy = _copy(self.run, folder, begin, end)
                 except FileNotFoundError:
                     if attempt == _ATTEMPTS or self.start is not None:
@@ -78,7 +76,7 @@ class Replay:
 
     def _choose(self) -> Companion | None:
         """Return the companion to begin from: asked for, or the newest with steps after it."""
-        last = _last_step(self.run)
+        last = history.last_step(self.run.history)
         if self.start is not None:
             if not self.run.checkpoint(self.start).exists():
                 kept = ", ".join(map(str, self.run.checkpoint_steps()[-8:])) or "none"
@@ -160,11 +158,6 @@ def _advice(code: int) -> str:
     return "a start of the run would end so too; where the device is absent, name another: --device"
 
 
-def _last_step(run: RunDirectory) -> int:
-    entries = history.tail(run.history, 1)
-    return int(entries[-1]["step"]) if entries else 0
-
-
 def _between(path: Path, after: int, upto: int) -> dict[int, Entry]:
     """Return the entries of the steps after `after`, up to `upto`."""
     return {e["step"]: e for e in history.read(path) if after < e.get("step", 0) <= upto}
@@ -194,51 +187,20 @@ def _copy(run: RunDirectory, folder: Path, begin: Companion, end: int) -> RunDir
     copy = RunDirectory(folder / "run")
     copy.path.mkdir()
     copy.data.mkdir()
-    for path in (run.checkpoint(begin.step), run.companion(begin.step)):
-        _link(path, copy.path / path.name)
-    document = tomllib.loads(run.settings.read_text(encoding="utf-8"))
-    changes = {"steps": end, "checkpoint_every": _NEVER, "sample_every": _NEVER}
-    document["run"] = {**document["run"], **changes}
-    copy.settings.write_text(_toml(document), encoding="utf-8")
-    for path in (run.policy, run.tokenizer):
-        shutil.copyfile(path, copy.path / path.name)
+    shared = [run.checkpoint(begin.step), run.companion(begin.step), run.policy, run.tokenizer]
     for name in read_settings(run.settings).source_names():
-        for path in (run.manifest(name), *(run.tokens(name, split) for split in SPLITS)):
-            _link(path, copy.data / path.name)
-    with files.opened(run.history) as descriptor, copy.history.open("wb") as target:
-        with files.stream(descriptor) as stream:
-            try:
-                for chunk in files.chunks(stream, begin.history_length):
-                    target.write(chunk)
-            except EOFError:
-                raise DataError(
-                    f"the history is shorter than step {begin.step} vouches for",
-                    "the check of the history tells more",
-                ) from None
-        target.write(history.CLOSING)
+        shared += [run.manifest(name), *(run.tokens(name, split) for split in SPLITS)]
+    for path in shared:
+        share(path, copy.path / path.relative_to(run.path))
+    changes = {"run.steps": end, "run.checkpoint_every": _NEVER, "run.sample_every": _NEVER}
+    text = run.settings.read_text(encoding="utf-8")
+    copy.settings.write_text(with_values(text, changes), encoding="utf-8")
+    if history.copy_prefix(run.history, copy.history, begin.history_length) is None:
+        raise DataError(
+            f"the history is shorter than step {begin.step} vouches for",
+            "the check of the history tells more",
+        )
     return copy
-
-
-def _toml(document: dict[str, Any]) -> str:
-    """Return a run.toml as text; its tables hold plain values and lists of them."""
-    lines = []
-    for name, value in document.items():
-        for table in value if isinstance(value, list) else [value]:
-            lines.append(f"[[{name}]]" if isinstance(value, list) else f"[{name}]")
-            lines += [f"{key} = {quoted(item)}" for key, item in table.items()]
-    return "\n".join(lines) + "\n"
-
-
-def _link(path: Path, target: Path) -> None:
-    """Give `target` the content of `path`: a hard link, else a clone, else a copy."""
-    with contextlib.suppress(OSError):
-        os.link(path, target, follow_symlinks=False)
-        return
-    with path.open("rb") as source, target.open("wb") as made:
-        try:
-            fcntl.ioctl(made.fileno(), _FICLONE, source.fileno())
-        except OSError:
-            shutil.copyfileobj(source, made, files.CHUNK)
 
 
 def _train(copy: RunDirectory, options: list[str]) -> int:

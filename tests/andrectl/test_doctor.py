@@ -16,7 +16,8 @@ import pytest
 from andread.rundir import companion, events
 from andread.rundir.history import LossHistory
 from andread.rundir.layout import RunDirectory
-from andread.rundir.settings import ModelSettings, read_settings
+from andread.rundir.run_toml import read_settings
+from andread.rundir.settings import ModelSettings
 from andrectl.doctor import clocks, compute, limits, pace, storage
 from andrectl.doctor.pace import Pace
 from andrectl.doctor.patient import meet

@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from andread.rundir import commit, companion, events, lineage, samples
 from andread.rundir.layout import RunDirectory
 from andread.rundir.manifest import Manifest, fingerprint_of, write_manifest
 from andread.rundir.policy import Policy, read_policies, write_policies
-from andread.rundir.settings import read_settings
+from andread.rundir.run_toml import read_settings
 from andrectl.rewriting import with_values
 
 
@@ -303,11 +304,14 @@ def test_other_tokens_than_those_trained_on(fork, parent, into) -> None:
     assert fork("--at", 100).exit_code == 65
 
 
-def test_a_value_that_cannot_be_rewritten_is_refused(fork, parent) -> None:
+def test_a_value_that_spans_lines_costs_the_comments_alone(fork, parent, into) -> None:
     text = parent.settings.read_text().replace("prompts = []", 'prompts = [\n  "a",\n]')
     parent.settings.write_text(text)
-    result = fork("--set", 'audit.prompts=["b"]')
-    assert result.exit_code == 78 and "cannot be rewritten" in result.stderr
+    assert fork("--set", 'audit.prompts=["b", "c\\"d"]').exit_code == 0
+    wanted = tomllib.loads(text)
+    wanted["audit"]["prompts"] = ["b", 'c"d']
+    made = RunDirectory(into).settings.read_text()
+    assert tomllib.loads(made) == wanted and "#" in text and "#" not in made
 
 
 def test_a_full_disk_is_refused_before_anything(andrectl, parent, tmp_path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from andread.rundir import companion, events, history, recovery
 from andread.rundir.lock import RunLock
-from andread.rundir.settings import read_settings
+from andread.rundir.run_toml import read_settings
 
 N_PARAMS = 671_744
 

@@ -7,14 +7,8 @@ from pathlib import Path
 import pytest
 
 from andread.rundir.policy import read_policies
-from andread.rundir.settings import (
-    PRESETS,
-    OptimizerSettings,
-    RunSettings,
-    Settings,
-    read_settings,
-    settings_from,
-)
+from andread.rundir.run_toml import read_settings, settings_from
+from andread.rundir.settings import PRESETS, OptimizerSettings, RunSettings, Settings
 from andrectl.cost import cost
 from andrectl.template import RECIPES, run_toml
 

@@ -19,8 +19,8 @@ from andread.rundir.errors import UsageError
 from andread.rundir.history import LossHistory
 from andread.rundir.layout import RunDirectory
 from andread.rundir.policy import Policy, Warmup, policy_at, read_policies, write_policies
-from andread.rundir.settings import read_settings
-from andrectl import change, supervisor
+from andread.rundir.run_toml import read_settings
+from andrectl import awaiting, change, supervisor
 from andrectl.change import Change
 
 N = 5
@@ -371,7 +371,7 @@ def test_a_daemon_that_is_stopped_while_it_starts_leaves_the_proof_open(
 def test_without_a_first_step_the_pivot_stays_pending(andrectl, still, monkeypatch) -> None:
     def dies(run: RunDirectory, options: object) -> dict[str, Any]:
         samples.write(run.samples, "new", [])  # it has come as far as to reset them
-        raise supervisor.DaemonEnded("the daemon was killed", "", 71)
+        raise awaiting.DaemonEnded("the daemon was killed", "", 71)
 
     before = contents(still)
     with monkeypatch.context() as patch:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from andread.rundir import commit, events, lock
-from andrectl import supervisor
+from andrectl import awaiting, supervisor
 
 
 @contextlib.contextmanager
@@ -125,7 +125,7 @@ def test_a_stop_that_takes_too_long_is_given_up(andrectl, daemon, run) -> None:
     assert "still stopping" in result.stderr
     while alive(run):
         time.sleep(0.02)
-    assert supervisor.last(list(events.read(run.events)), "stopped")["exit_code"] == 0
+    assert awaiting.last(list(events.read(run.events)), "stopped")["exit_code"] == 0
 
 
 def test_a_daemon_killed_while_stopping_is_told(andrectl, daemon, run) -> None:

@@ -37,7 +37,8 @@ from andread.engine.flat import FlatEngine
 from andread.engine.optimizer import learning_rate
 from andread.rundir.layout import RunDirectory
 from andread.rundir.policy import BanditSettings, Policy
-from andread.rundir.settings import Settings, settings_from
+from andread.rundir.run_toml import settings_from
+from andread.rundir.settings import Settings
 from andrectl.template import quoted
 from tests.bench.worlds import WORLDS, World
 

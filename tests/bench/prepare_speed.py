@@ -14,7 +14,7 @@ import tokenizers
 
 from andread.curriculum.prepare import prepare
 from andread.rundir.layout import RunDirectory
-from andread.rundir.settings import read_settings
+from andread.rundir.run_toml import read_settings
 from andrectl.example import write_example
 from andrectl.template import RECIPES, run_toml
 from tests.bench.table import Case, Row, in_turns, ratio, show

@@ -21,7 +21,7 @@ from andread.rundir.early import EarlyRead
 from andread.rundir.layout import RunDirectory
 from andread.rundir.lock import RunLock
 from andread.rundir.policy import Policy, write_policies
-from andread.rundir.settings import read_settings
+from andread.rundir.run_toml import read_settings
 from andread.trainer import Trainer
 from andrectl.example import write_example
 from andrectl.template import RECIPES, run_toml

@@ -7,7 +7,8 @@ from pathlib import Path
 import orjson
 
 from andread.rundir.layout import RunDirectory
-from andread.rundir.settings import Settings, read_settings
+from andread.rundir.run_toml import read_settings
+from andread.rundir.settings import Settings
 
 HEAD = """
 [run]

@@ -209,7 +209,7 @@ import sys
 from pathlib import Path
 from andread.curriculum import chunks, prepare
 from andread.rundir.layout import RunDirectory
-from andread.rundir.settings import read_settings
+from andread.rundir.run_toml import read_settings
 chunks.BATCH, prepare.JOURNAL_EVERY = 20_000, 10_000
 run = RunDirectory(Path(sys.argv[1]))
 def tell(progress):

@@ -23,7 +23,7 @@ from andread.curriculum.prepare import prepare
 from andread.rundir import events, history, presence
 from andread.rundir.layout import RunDirectory
 from andread.rundir.policy import Policy, write_policies
-from andread.rundir.settings import read_settings
+from andread.rundir.run_toml import read_settings
 
 RUN_TOML = """\
 [run]

@@ -15,7 +15,7 @@ import pytest
 from andread.rundir import commit, companion, lineage, lock
 from andread.rundir.layout import RunDirectory
 from andread.rundir.policy import Policy, read_policies, write_policies
-from andread.rundir.settings import read_settings
+from andread.rundir.run_toml import read_settings
 
 from .harness import Daemon, copy_run, entries, find, last_step, make_run, running, train
 from .pivoting import Table, andrectl, every_step_once, finish, set_steps, shares, spawn, until
@@ -402,3 +402,22 @@ def test_a_writer_of_the_fork_never_touches_its_parent(
     assert contents(parent) == before
     with running(parent) as daemon:
         assert isinstance(daemon, Daemon) and daemon.wait() == 0
+
+
+def test_pictures_and_figures_tell_of_a_fork(parent: RunDirectory, tmp_path: Path) -> None:
+    new = fork(parent, tmp_path / "new", "--at", 30)
+    set_steps(new, 50)
+    train(new)
+    for run, other, kind in ((parent, new, "forked"), (new, parent, "fork")):
+        told = andrectl(run, "plot", "--out", tmp_path / "run.png", "--json")
+        marks = json.loads(told)["runs"][0]["marks"]
+        where = str(other.path.resolve())
+        assert {"step": 30, "kind": "fork", "detail": where} in marks
+        assert "restart" not in {mark["kind"] for mark in marks}
+        andrectl(run, "export", "--to", "jsonl", "--out", tmp_path / kind)
+        lines = [json.loads(line) for line in (tmp_path / kind).read_text().splitlines()]
+        steps = [line["step"] for line in lines if line["kind"] == "step"]
+        assert steps == list(range(1, last_step(run) + 1))
+        place = next(n for n, line in enumerate(lines) if line.get("event") == kind)
+        before = [line["step"] for line in lines[:place] if line["kind"] == "step"]
+        assert before[-1] == 30, "right behind its step"

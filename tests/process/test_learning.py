@@ -8,7 +8,7 @@ import numpy as np
 
 from andread.curriculum.prepare import prepare
 from andread.rundir.layout import RunDirectory
-from andread.rundir.settings import read_settings
+from andread.rundir.run_toml import read_settings
 from tests.process.harness import RUN_TOML, entries, find, make_run, train
 
 

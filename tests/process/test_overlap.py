@@ -13,6 +13,7 @@ import pytest
 from andread.rundir import companion, history
 from andread.rundir.layout import RunDirectory
 from tests.process.harness import Daemon, entries, find, last_step, make_run, running, train
+from tests.process.pivoting import set_steps
 
 SLOW = 0.7
 """Seconds that each fsync takes longer."""
@@ -70,6 +71,15 @@ def test_training_goes_on_while_a_checkpoint_is_written(
     assert [e["step"] for e in entries(long_run)] == list(range(1, last + 1))
 
 
+def goes_on_exactly(run: RunDirectory, upto: int) -> None:
+    """Train a run that was killed to its end: what was recorded comes out once more."""
+    set_steps(run, upto)
+    train(run)
+    replay = find(run, "replay")
+    assert replay is not None and replay["verdict"] == "exact"
+    assert [e["step"] for e in entries(run)] == list(range(1, upto + 1))
+
+
 def test_what_was_frozen_is_what_a_resume_finds(long_run: RunDirectory, tmp_path: Path) -> None:
     """Killed with checkpoints behind it that were written beside later steps: the same run."""
     with running(long_run) as daemon:
@@ -82,12 +92,7 @@ def test_what_was_frozen_is_what_a_resume_finds(long_run: RunDirectory, tmp_path
     kept = long_run.checkpoint_steps()
     digests = [hashlib.sha256(long_run.checkpoint(s).read_bytes()).hexdigest() for s in kept]
     assert digests == [companion.read(long_run.companion(s)).sha256 for s in kept]
-    text = long_run.settings.read_text().replace("steps = 1000000", f"steps = {first + 40}")
-    long_run.settings.write_text(text)
-    train(long_run)
-    replay = find(long_run, "replay")
-    assert replay is not None and replay["verdict"] == "exact"
-    assert [e["step"] for e in entries(long_run)] == list(range(1, first + 41))
+    goes_on_exactly(long_run, first + 40)
 
 
 def test_killed_while_a_file_is_on_its_way(long_run: RunDirectory, tmp_path: Path) -> None:
@@ -100,11 +105,7 @@ def test_killed_while_a_file_is_on_its_way(long_run: RunDirectory, tmp_path: Pat
             daemon.until(lambda: list(long_run.path.glob(f"step_{first + 10:06}.bin.tmp*")))
             daemon.kill()
     assert long_run.checkpoint_steps()[-1] == first
-    text = long_run.settings.read_text().replace("steps = 1000000", f"steps = {first + 40}")
-    long_run.settings.write_text(text)
-    train(long_run)
-    replay = find(long_run, "replay")
-    assert replay is not None and replay["verdict"] == "exact"
+    goes_on_exactly(long_run, first + 40)
     assert not list(long_run.path.glob("*.tmp*")), "what the dead writer left was swept"
 
 

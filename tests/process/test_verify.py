@@ -14,12 +14,12 @@ from pathlib import Path
 import orjson
 import pytest
 
-from andread.rundir import companion, lock, pivot, policy
+from andread.rundir import companion, lineage, lock, pivot, policy
 from andread.rundir.layout import RunDirectory
 from andrectl import checks, verifying
 from andrectl.checks import Outcome
 
-from .harness import copy_run, last_step, make_run, running
+from .harness import copy_run, last_step, make_run, running, train
 from .pivoting import andrectl, set_steps, spawn, until
 
 Plant = Callable[[RunDirectory], None]
@@ -44,7 +44,7 @@ def failures(run: RunDirectory, deep: bool = False) -> list[str]:
 
 @pytest.fixture(scope="module")
 def scarred(at_30: RunDirectory, tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
-    """A healthy run that was pivoted at step 30 and killed in mid-interval; copy it."""
+    """A healthy run, pivoted at step 30, killed in mid-interval and forked at 30; copy it."""
     run = copy_run(at_30, tmp_path_factory.mktemp("scarred") / "run")
     (run.path / "daemon.stderr").unlink()
     set_steps(run, 1_000_000)
@@ -53,6 +53,8 @@ def scarred(at_30: RunDirectory, tmp_path_factory: pytest.TempPathFactory) -> Ru
     assert lock.signal_holder(run.lock, signal.SIGKILL)
     until(lambda: lock.holder(run.lock) is None)
     set_steps(run, 200)
+    fork = run.path.parent / "fork"
+    andrectl(run, "fork", "--at", 30, "--into", fork, "--caps", "topics=0.3", "--seed-stream", 3)
     return run
 
 
@@ -62,7 +64,9 @@ def hurt(scarred: RunDirectory, tmp_path: Path) -> RunDirectory:
 
 
 @pytest.mark.parametrize("deep", [False, True])
-def test_a_run_that_was_pivoted_and_killed_is_healthy(scarred: RunDirectory, deep: bool) -> None:
+def test_a_run_that_was_pivoted_and_killed_and_forked_is_healthy(
+    scarred: RunDirectory, deep: bool
+) -> None:
     assert named(scarred, deep) == {}
     assert {o.standing for o in found(scarred, deep)} == ({"ok"} if deep else {"ok", "skipped"})
 
@@ -146,7 +150,7 @@ def shorter_tokens(run: RunDirectory) -> None:
 def other_data(run: RunDirectory) -> None:
     """Prepare one source anew from text that was changed."""
     from andread.curriculum.prepare import prepare
-    from andread.rundir.settings import read_settings
+    from andread.rundir.run_toml import read_settings
 
     text = next((run.path / "text" / "license").iterdir())
     text.write_text(text.read_text(encoding="utf-8").upper(), encoding="utf-8")
@@ -222,6 +226,16 @@ def tail_entry_changed(run: RunDirectory) -> None:
     """Remove the last recorded entry: the daemon had told of its step."""
     lines(run, lambda kept: kept.pop(-3))
     lines(run, lambda kept: kept.__setitem__(-3, kept[-3].rstrip(b",")))
+
+
+def record(run: RunDirectory) -> Path:
+    """Return the record of the fork that was made of it."""
+    (path,) = lineage.forks(run)
+    return path
+
+
+def in_record(old: str, new: str) -> Plant:
+    return lambda run: replaced(record(run), old, new)
 
 
 PLANTED: dict[str, tuple[Plant, str, bool]] = {
@@ -333,6 +347,22 @@ PLANTED: dict[str, tuple[Plant, str, bool]] = {
         "pivot",
         False,
     ),
+    "a record of a fork cut off": (lambda run: os.truncate(record(run), 90), "forks", False),
+    "a record of another step": (in_record('"step": 30', '"step": 20'), "forks", False),
+    "a record of other weights": (in_record('"sha256": "', '"sha256": "0'), "forks", False),
+    "a record of another history": (
+        in_record('"history_length": ', '"history_length": 1'),
+        "forks",
+        False,
+    ),
+    "a record of another place": (in_record('"fork": "/', '"fork": "/else'), "forks", False),
+    "a record under another id": (
+        lambda run: record(run).rename(run.forks / "0123456789ab.json"),
+        "forks",
+        False,
+    ),
+    "a record of a fork gone": (lambda run: record(run).unlink(), "forks", False),
+    "the pin of a fork gone": (lambda run: (run.pins / "step_000030").unlink(), "forks", False),
 }
 
 
@@ -530,3 +560,108 @@ def test_a_run_that_was_imported_and_one_whose_state_is_gone(
     run.state.unlink()
     run.samples.unlink()
     assert list(named(run)) == ["state"] and failures(run) == []
+
+
+@pytest.fixture(scope="module")
+def forked(scarred: RunDirectory, tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
+    """Its fork, trained to step 50 and forked there in turn; copy it."""
+    run = copy_run(RunDirectory(scarred.path.parent / "fork"), tmp_path_factory.mktemp("f") / "run")
+    set_steps(run, 50)
+    train(run)
+    (run.path / "daemon.stderr").unlink()
+    andrectl(run, "fork", "--into", run.path.parent / "grandchild", "--set", "run.steps=60")
+    return run
+
+
+def test_forks_are_healthy_wherever_their_parents_are(
+    scarred: RunDirectory, forked: RunDirectory, tmp_path: Path
+) -> None:
+    untrained = RunDirectory(scarred.path.parent / "fork")
+    grandchild = RunDirectory(forked.path.parent / "grandchild")
+    for run in (untrained, forked, grandchild):
+        assert named(run, deep=True) == {}, run
+    told = {outcome.name: outcome.detail for outcome in found(untrained)}
+    assert told["lineage"] == f"a fork at step 30 of {scarred.path}"
+    told = {outcome.name: outcome.detail for outcome in found(scarred)}
+    assert (told["lineage"], told["forks"]) == (
+        "the run is no fork",
+        "1 fork on record, 1 there now",
+    )
+    said = andrectl(forked, "verify", "--deep", "--replay", 10)
+    assert "steps 41…50 from step_000040.bin: bit for bit" in said
+
+    parent = copy_run(untrained, tmp_path / "parent")
+    andrectl(parent, "fork", "--into", tmp_path / "orphan")
+    orphan = RunDirectory(tmp_path / "orphan")
+    shutil.rmtree(parent.path)
+    assert named(orphan, deep=True) == {}
+    told = {outcome.name: outcome.detail for outcome in found(orphan)}
+    assert "not there now, nor needed" in told["lineage"]
+    set_steps(orphan, 40)
+    train(orphan)
+    (orphan.path / "daemon.stderr").unlink()
+    assert named(orphan, deep=True) == {}
+    shutil.rmtree(orphan.path)
+
+
+def test_forks_that_are_gone_are_no_fault(hurt: RunDirectory, tmp_path: Path) -> None:
+    andrectl(hurt, "fork", "--at", 0, "--into", tmp_path / "first", "--policy", "ucb")
+    first = RunDirectory(tmp_path / "first")
+    assert named(first, deep=True) == {}
+    set_steps(first, 20)
+    train(first)
+    (first.path / "daemon.stderr").unlink()
+    assert named(first, deep=True) == {}
+    shutil.rmtree(tmp_path / "first")
+    assert named(hurt) == {}
+    andrectl(hurt, "checkpoints", "--unpin", 0)
+    assert named(hurt) == {}, "nobody is left that it was pinned for"
+
+
+LINEAGE: dict[str, Plant] = {
+    "cut off": lambda run: os.truncate(run.lineage, 90),
+    "a link": lambda run: (
+        run.lineage.rename(run.path.parent / "elsewhere"),
+        run.lineage.symlink_to(run.path.parent / "elsewhere"),
+    ),
+    "gone": lambda run: run.lineage.unlink(),
+    "another id": lambda run: replaced(run.lineage, '"id": "', '"id": "0'),
+    "another parent": lambda run: replaced(run.lineage, '"parent": "/', '"parent": "/else'),
+    "another step": lambda run: replaced(run.lineage, '"step": 30', '"step": 40'),
+    "other weights": lambda run: replaced(run.lineage, '"sha256": "', '"sha256": "0'),
+    "another length": lambda run: replaced(run.lineage, '_length": ', '_length": 1'),
+    "another history": lambda run: replaced(run.lineage, 'ry_sha256": "', 'ry_sha256": "0'),
+    "another policy": lambda run: replaced(run.lineage, '"policy": "', '"policy": "0'),
+    "other changes": lambda run: replaced(run.lineage, '"new": 0.3', '"new": 0.4'),
+    "another history altogether": lambda run: flip(
+        run.history, run.history.read_bytes().index(b'"loss":') + 9
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", LINEAGE)
+def test_every_fault_of_a_lineage_is_found_and_named(
+    forked: RunDirectory, tmp_path: Path, fault: str
+) -> None:
+    run = copy_run(forked, tmp_path / "run")
+    LINEAGE[fault](run)
+    assert "lineage" in named(run)
+    assert all(o.hint for o in found(run) if o.name == "lineage")
+
+
+def test_a_fork_of_an_imported_run_begins_where_that_began(
+    hurt: RunDirectory, prepared: RunDirectory, tmp_path: Path
+) -> None:
+    run = copy_run(prepared, tmp_path / "imported")
+    andrectl(run, "import", hurt.checkpoint(40))
+    for step in (40, 50):
+        set_steps(run, step)
+        if step > 40:
+            train(run)
+            (run.path / "daemon.stderr").unlink()
+        andrectl(run, "fork", "--into", tmp_path / f"fork{step}", "--set", "run.steps=60")
+        fork = RunDirectory(tmp_path / f"fork{step}")
+        assert named(fork, deep=True) == {}
+        train(fork)
+        (fork.path / "daemon.stderr").unlink()
+        assert named(fork, deep=True) == {}

@@ -17,7 +17,7 @@ from andread.curriculum.prepare import prepare
 from andread.rundir import companion, errors
 from andread.rundir.layout import RunDirectory
 from andread.rundir.policy import BanditSettings, Policy, Warmup, write_policies
-from andread.rundir.settings import read_settings
+from andread.rundir.run_toml import read_settings
 from tests.process.harness import (
     RUN_TOML,
     copy_run,

@@ -48,7 +48,7 @@ def test_holder_is_seen_from_another_process_and_undisturbed(tmp_path: Path) -> 
         assert lock.holder(path) == process.pid
     assert lock.describe(path) == {"phase": "training", "pid": process.pid}
     assert presence.read(path).phase == "training"
-    with pytest.raises(BusyError, match=rf"pid {process.pid}\)"):
+    with pytest.raises(BusyError, match=rf"pid {process.pid}$"):
         RunLock.acquire(path)
     assert lock.holder(path) == process.pid, "a failed try takes nothing from the holder"
     end(process)

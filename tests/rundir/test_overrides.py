@@ -9,7 +9,8 @@ import pytest
 from andread.rundir.errors import ConfigError
 from andread.rundir.overrides import OVERRIDABLE, settings_under
 from andread.rundir.policy import Policy
-from andread.rundir.settings import EngineSettings, Settings, settings_from
+from andread.rundir.run_toml import settings_from
+from andread.rundir.settings import EngineSettings, Settings
 
 DOCUMENT = {
     "run": {"steps": 100},

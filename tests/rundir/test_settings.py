@@ -11,7 +11,8 @@ import pytest
 
 from andread.rundir import settings
 from andread.rundir.errors import AndreadError, ConfigError, DataError, MissingError
-from andread.rundir.settings import PRESETS, read_settings, settings_from
+from andread.rundir.run_toml import read_settings, settings_from
+from andread.rundir.settings import PRESETS
 from tests.rundir.helpers import STRANGERS, put_stranger
 
 MINIMAL = """
