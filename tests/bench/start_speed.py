@@ -52,7 +52,7 @@ def start(run: RunDirectory) -> list[Row]:
     """Measure process start to the first step's beginning, without importing torch."""
     live(run, 3)
     found = []
-    for _ in range(5):
+    for _ in range(9):
         importing = timed(lambda: python("-c", "import torch"))
         live(run, 2)
         found.append(last_event(run, "started")["seconds"] - importing)
