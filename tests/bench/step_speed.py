@@ -36,7 +36,7 @@ def checkpoint_cost(trainer: Trainer) -> list[Row]:
     """Measure what checkpoints cost the loop: its stall, and the steps beside the writing."""
     engine, checkpointer = trainer._engine, trainer._checkpointer
     size = 12 * engine.n_params
-    source, target = torch.zeros(size, dtype=torch.uint8), torch.zeros(size, dtype=torch.uint8)
+    source, target = torch.ones(size, dtype=torch.uint8), torch.ones(size, dtype=torch.uint8)
     seconds = in_turns(
         {
             "copy": lambda: target.copy_(source),
