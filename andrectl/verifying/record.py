@@ -103,7 +103,7 @@ def vouched(evidence: Evidence) -> Looked:
     if not wrong:
         longest = max(length for _, _, length, _ in claims)
         whom = render.count(len(claims), "record")
-        return checks.ok(f"{longest:,} of {survey.size:,} bytes are what {whom} vouch for")
+        return checks.ok(f"{longest:,} of {survey.size:,} bytes are as vouched for by {whom}")
     newest = evidence.newest
     accepted = any(event["event"] == "history_fault" for event in evidence.events)
     if accepted and newest is not None and newest.step not in {step for step, _ in wrong}:
