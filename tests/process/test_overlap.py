@@ -155,3 +155,27 @@ def test_a_checkpoint_that_is_tried_again_is_not_asked_for_twice(
     assert told[-1]["step"] % 10 == 0, "the next one is that of the cadence"
     steps = [e["step"] for e in history.read(long_run.history) if failed["t"] < e["t"] < again["t"]]
     assert len(steps) > 1, "steps were trained beside it"
+
+
+def test_a_request_on_a_disk_that_fails_is_not_tried_at_every_step(
+    long_run: RunDirectory, tmp_path: Path
+) -> None:
+    """It joins the checkpoint that is owed, at growing distances, and is served in the end."""
+    trace = tmp_path / "trace"
+    command = [sys.executable, "-m", "andrectl", "snapshot", "--run", str(long_run.path)]
+    with running(long_run) as daemon:
+        daemon.until_step(12)
+        with slow_disk(daemon, trace, "fallocate:error=ENOSPC"):
+            daemon.until_event("fault", what="checkpoint")
+            asking = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+            daemon.until(lambda: list(long_run.path.glob("requests/*.json")))
+            begun = last_step(long_run) + 10
+            daemon.until_step(begun)
+            before = trace.read_text().count("fallocate(")
+            daemon.until_step(begun + 60)
+            tried = trace.read_text().count("fallocate(") - before
+            steps = last_step(long_run) - begun
+        printed, _ = asking.communicate(timeout=60)
+        told = find(long_run, "acknowledged")
+        assert told is not None and printed.startswith(f"step {told['step']}")
+    assert 0 < tried < steps / 2, f"{tried} times in {steps} steps"
