@@ -93,8 +93,11 @@ class Checkpointer:
         return self._writing is not None
 
     def owed(self, step: int) -> tuple[str, ...]:
-        """Return why a checkpoint that failed earlier is to be tried again at `step`."""
-        return self._owed if step >= self._retry_at else ()
+        """Return why a checkpoint that failed earlier is to be tried again at `step`.
+
+        While one is written it is tried already, and its outcome will tell what is still owed.
+        """
+        return self._owed if self._writing is None and step >= self._retry_at else ()
 
     def begin(
         self,

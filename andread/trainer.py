@@ -2,7 +2,8 @@
 
 Between two steps lies a boundary, and everything that may interrupt training happens there, in
 this order: checkpoint if due, leave if asked, audit if due, hold if asked, next step. A checkpoint
-and the audit of the same step see the same weights.
+is frozen at its boundary and written beside the steps that follow; the audit of the same step sees
+the same weights.
 """
 
 from __future__ import annotations
@@ -64,6 +65,7 @@ class Trainer:
         self._reporter = reporter
         self._replay = Replay(history, reporter, same_environment)
         self._pending: tuple[Request, ...] = ()
+        self._unserved: tuple[Request, ...] = ()  # by a checkpoint that failed
         self._hold_asked = False
         self._drawn: Batch | None = None
         self._durations: deque[float] = deque(maxlen=_RECENT_STEPS)
@@ -196,6 +198,7 @@ class Trainer:
         first = self._checkpointer.last is None
         self._checkpointer.begin(self.step, reasons, now, told)
         self._pending = tuple(r for r in self._pending if r not in now)
+        self._unserved = tuple(r for r in self._unserved if r not in now)
         if first or stopping or finished or any(request.hold for request in now):
             return self._take_in(wait=True)
         return True
@@ -203,7 +206,8 @@ class Trainer:
     def _due(self, plain: bool, stopping: bool, finished: bool) -> tuple[list[str], list[Request]]:
         """Return why this boundary needs a checkpoint, and the requests that it serves.
 
-        `plain` tells that one was asked for by a signal alone.
+        `plain` tells that one was asked for by a signal alone. What a failed one left unserved is
+        no reason by itself: that one is owed, and tried again at its distance.
         """
         cadence = self.step % self._settings.run.checkpoint_every == 0
         now = [r for r in self._pending if self._is_due(r, cadence or finished)]
@@ -220,18 +224,20 @@ class Trainer:
             )
             if holds
         ]
-        return list(dict.fromkeys((*reasons, *self._checkpointer.owed(self.step)))), now
+        reasons = list(dict.fromkeys((*reasons, *self._checkpointer.owed(self.step))))
+        again = [r for r in self._unserved if reasons and self._is_due(r, cadence or finished)]
+        return reasons, again + now
 
     def _take_in(self, wait: bool) -> bool:
         """Take in how the checkpoint in flight went, if it is over; False if it failed.
 
-        What was asked of one that failed is asked again.
+        What was asked of one that failed joins the next one.
         """
         outcome = self._checkpointer.outcome(wait)
         if outcome is None:
             return True
         if not outcome.durable:
-            self._pending = (*outcome.asked, *self._pending)
+            self._unserved += outcome.asked
             return False
         self._hold_asked = any(request.hold for request in outcome.asked)
         self._look_after_sources()

@@ -16,6 +16,7 @@ import fcntl
 import os
 import signal
 import struct
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -32,11 +33,16 @@ _LARGEST: Final = 1 << 20
 
 
 class RunLock:
-    """The held lock. Release it by closing; the kernel does so when the process ends."""
+    """The held lock. Release it by closing; the kernel does so when the process ends.
+
+    One thread may `describe` while another makes sure of the lock: what is described never goes
+    to a descriptor that was closed meanwhile, whose number another file may have by then.
+    """
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path = path
         self._descriptor = descriptor
+        self._mutex = threading.Lock()
 
     @classmethod
     def acquire(
@@ -76,14 +82,15 @@ class RunLock:
         if files.is_named(self._descriptor, self.path):
             return False
         again = RunLock.acquire(self.path)
-        os.close(self._descriptor)
-        self._descriptor = again._descriptor
+        with self._mutex:
+            os.close(self._descriptor)
+            self._descriptor = again._descriptor
         return True
 
     def describe(self, content: dict[str, Any]) -> None:
         """Rewrite the lock's content; information only, so a failed write is no failure."""
         data = orjson.dumps(content)
-        with contextlib.suppress(OSError):
+        with self._mutex, contextlib.suppress(OSError):
             size = disk.fstat(self._descriptor).st_size
             if size > _LARGEST:  # no content of ours
                 disk.ftruncate(self._descriptor, size := 0)
@@ -93,9 +100,10 @@ class RunLock:
 
     def release(self) -> None:
         """Give the lock back."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        with self._mutex:
+            if self._descriptor >= 0:
+                os.close(self._descriptor)
+                self._descriptor = -1
 
     def __enter__(self) -> RunLock:
         return self

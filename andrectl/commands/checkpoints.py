@@ -35,8 +35,9 @@ def command(
     Retention keeps the newest ones and those that [run] keep_every names; a pin keeps one more
     for as long as it stands.
     """
-    for step in (*pins, *unpins):
-        _must_exist(run, step)
+    pinned = commit.pinned(run) if unpins else set()
+    for step in (*pins, *(step for step in unpins if step not in pinned)):
+        _must_exist(run, step)  # a pin may have outlived what it kept, and go
     for step in pins:
         commit.pin(run, step)
         _must_exist(run, step)  # retention may just have taken it

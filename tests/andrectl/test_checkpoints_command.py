@@ -37,6 +37,12 @@ def test_only_what_exists_can_be_pinned(andrectl, trained) -> None:
     assert commit.pinned(trained) == set()
 
 
+def test_a_pin_that_has_outlived_its_checkpoint_can_go(andrectl, trained) -> None:
+    commit.pin(trained, 150)
+    assert andrectl("--run", trained.path, "checkpoints", "--unpin", 150).exit_code == 0
+    assert commit.pinned(trained) == set()
+
+
 def test_what_is_wrong_with_one_is_said(andrectl, trained) -> None:
     trained.companion(100).unlink()
     trained.checkpoint(200).write_bytes(b"short")

@@ -7,10 +7,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from andread.rundir import companion, history
+from andread.rundir import companion, events, history
 from andread.rundir.layout import RunDirectory
 from tests.process.harness import Daemon, entries, find, last_step, make_run, running, train
 from tests.process.pivoting import set_steps
@@ -20,13 +21,14 @@ SLOW = 0.7
 
 
 @contextlib.contextmanager
-def slow_disk(daemon: Daemon, trace: Path) -> Iterator[None]:
-    """Let every fsync of the daemon take its time, for real, from now on."""
-    delay = f"inject=fsync:delay_enter={SLOW * 1e6:.0f}"
-    strace = subprocess.Popen(
-        ["strace", "-f", "-o", trace, "-p", str(daemon.process.pid), "-e", "fsync", "-e", delay],
-        stderr=subprocess.PIPE,
-    )
+def slow_disk(daemon: Daemon, trace: Path, *inject: str) -> Iterator[None]:
+    """Let every fsync of the daemon take its time, for real, from now on; `inject` more."""
+    injected = (f"fsync:delay_enter={SLOW * 1e6:.0f}", *inject)
+    command = ["strace", "-f", "-o", str(trace), "-p", str(daemon.process.pid)]
+    command += ["-e", "trace=fsync,fallocate"]
+    for what in injected:
+        command += ["-e", f"inject={what}"]
+    strace = subprocess.Popen(command, stderr=subprocess.PIPE)
     assert strace.stderr is not None
     assert b"attached" in strace.stderr.readline()
     try:
@@ -43,6 +45,12 @@ def long_run(tmp_path: Path) -> RunDirectory:
 
 def written(run: RunDirectory, step: int) -> dict[str, float]:
     event = find(run, "checkpoint", step=step)
+    assert event is not None
+    return event
+
+
+def newest(run: RunDirectory) -> dict[str, Any]:
+    event = find(run, "checkpoint")
     assert event is not None
     return event
 
@@ -127,3 +135,48 @@ def test_a_request_is_answered_when_its_file_is_durable(
             assert last_step(long_run) > told["step"], "training went on meanwhile"
             path = long_run.checkpoint(told["step"])
             assert hashlib.sha256(path.read_bytes()).hexdigest() == told["sha256"]
+
+
+def test_a_checkpoint_that_is_tried_again_is_not_asked_for_twice(
+    long_run: RunDirectory, tmp_path: Path
+) -> None:
+    """What was owed is owed no more while it is being written: no step waits for it."""
+    with running(long_run) as daemon:
+        daemon.until_step(12)
+        with slow_disk(daemon, tmp_path / "trace", "fallocate:error=ENOSPC:when=1"):
+            failed = daemon.until_event("fault", what="checkpoint")
+            daemon.until_event("healed", what="checkpoint")
+            daemon.until(lambda: newest(long_run)["t"] > failed["t"])
+            again = newest(long_run)
+            assert again["reasons"] == ["cadence"] and again["step"] % 10, "it was tried later"
+            daemon.until(lambda: newest(long_run) != again)
+            daemon.kill()
+    told = [e for e in events.read(long_run.events) if e["event"] == "checkpoint"]
+    assert [e["step"] for e in told if not e["reasons"]] == [], "each has a reason"
+    assert told[-1]["step"] % 10 == 0, "the next one is that of the cadence"
+    steps = [e["step"] for e in history.read(long_run.history) if failed["t"] < e["t"] < again["t"]]
+    assert len(steps) > 1, "steps were trained beside it"
+
+
+def test_a_request_on_a_disk_that_fails_is_not_tried_at_every_step(
+    long_run: RunDirectory, tmp_path: Path
+) -> None:
+    """It joins the checkpoint that is owed, at growing distances, and is served in the end."""
+    trace = tmp_path / "trace"
+    command = [sys.executable, "-m", "andrectl", "snapshot", "--run", str(long_run.path)]
+    with running(long_run) as daemon:
+        daemon.until_step(12)
+        with slow_disk(daemon, trace, "fallocate:error=ENOSPC"):
+            daemon.until_event("fault", what="checkpoint")
+            asking = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+            daemon.until(lambda: list(long_run.path.glob("requests/*.json")))
+            begun = last_step(long_run) + 10
+            daemon.until_step(begun)
+            before = trace.read_text().count("fallocate(")
+            daemon.until_step(begun + 60)
+            tried = trace.read_text().count("fallocate(") - before
+            steps = last_step(long_run) - begun
+        printed, _ = asking.communicate(timeout=60)
+        told = find(long_run, "acknowledged")
+        assert told is not None and printed.startswith(f"step {told['step']}")
+    assert 0 < tried < steps / 2, f"{tried} times in {steps} steps"

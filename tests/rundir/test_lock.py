@@ -7,13 +7,14 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from andread.rundir import lock, presence
+from andread.rundir import disk, lock, presence
 from andread.rundir.errors import AccessError, AndreadError, BusyError, DataError
 from andread.rundir.lock import RunLock
 from tests.rundir.helpers import ROOT, STRANGERS, descriptors, end, put_stranger, python, spawn
@@ -182,6 +183,42 @@ def test_next_owner_replaces_what_the_last_one_wrote(tmp_path: Path) -> None:
     with RunLock.acquire(path) as taken:
         taken.describe({"z": 1})
     assert lock.describe(path) == {"z": 1}
+
+
+def test_what_is_described_never_goes_to_another_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One thread describes while another finds the lock's file gone and opens others."""
+    inside, go_on = threading.Event(), threading.Event()
+    real = disk.pwrite
+
+    def pwrite(descriptor: int, data: bytes, offset: int) -> int:
+        inside.set()
+        assert go_on.wait(30)
+        return real(descriptor, data, offset)
+
+    def mend() -> None:
+        held.confirm()
+        with (tmp_path / "other").open("wb"):  # it may get the number that was closed
+            mended.set()
+            go_on.wait(30)
+            describing.join(30)
+
+    mended = threading.Event()
+    with RunLock.acquire(tmp_path / ".lock") as held:
+        (tmp_path / ".lock").unlink()
+        monkeypatch.setattr(disk, "pwrite", pwrite)
+        describing = threading.Thread(target=held.describe, args=({"phase": "training"},))
+        describing.start()
+        assert inside.wait(30)
+        mending = threading.Thread(target=mend)
+        mending.start()
+        mended.wait(0.5)  # in vain: the description comes first
+        go_on.set()
+        for thread in (describing, mending):
+            thread.join(30)
+            assert not thread.is_alive()
+    assert (tmp_path / "other").read_bytes() == b""
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b"3", b"\0" * 4096, b"[" * 4096, b"\xff"])
