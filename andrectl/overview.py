@@ -6,6 +6,8 @@ ends of files are read, so that a run of 200,000 steps is as quick to ask as a n
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
 import time
 from collections.abc import Sequence
@@ -117,10 +119,21 @@ def _owner(run: RunDirectory, reader: Reader) -> Table:
         "device": told.device or None,
         "supervisor": told.supervisor or None,
         "waiting": told.waiting if own else "",
-        "alarm": told.alarm if own else "",
+        "alarm": _read_only(run) or (told.alarm if own else ""),
         "silent_seconds": silent,
         "stuck": silent is not None and silent > patience,
     }
+
+
+def _read_only(run: RunDirectory) -> str:
+    """Return the alarm that the daemon itself has no place left to raise."""
+    with contextlib.suppress(OSError):
+        if os.statvfs(run.path).f_flag & os.ST_RDONLY:
+            return (
+                "the file system is read-only here, as after a disk error: nothing can be "
+                "recorded, not even what the daemon has to say; see dmesg and the journal"
+            )
+    return ""
 
 
 def _service(run: RunDirectory) -> Table | None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import random
 import shutil
+import subprocess
 
 import pytest
 
@@ -231,3 +233,17 @@ def test_watch_as_lines(trained) -> None:
         process.send_signal(signal.SIGINT)
         assert process.wait(10) == 0
     assert all(view["schema"] == 1 for view in seen)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED: mounts, for they need root")
+def test_a_read_only_file_system_is_an_alarm(andrectl, trained) -> None:
+    """The daemon cannot write its own alarm there: `.lock` lies on the same disk."""
+    subprocess.run(["mount", "--bind", trained.path, trained.path], check=True)
+    try:
+        assert not status(andrectl, trained, 3)["alarm"]
+        subprocess.run(["mount", "-o", "remount,bind,ro", trained.path], check=True)
+        told = status(andrectl, trained, 3)
+    finally:
+        subprocess.run(["umount", trained.path], check=True)
+    assert "read-only" in told["alarm"]
+    assert "alarm: the file system is read-only" in told["text"]
