@@ -71,7 +71,12 @@ def command(
         click.echo("\n".join(_lines(other, letter, confidence)))
     for item in found["damaged"]:
         render.note(f"{item['file']}: {item['problem']}")
-    render.next_step("andrectl lineage shows the tree that a run belongs to")
+    idle = [other["run"] for other in found["others"] if not other["steps"]]
+    render.next_step(
+        f"andrectl start --run {idle[0]}, and compare again when it has trained"
+        if idle
+        else "andrectl lineage shows the tree that a run belongs to"
+    )
 
 
 def _run(path: Path) -> RunDirectory:
@@ -102,6 +107,11 @@ def _lines(other: Table, letter: str, confidence: float) -> list[str]:
         lines.append(
             f"both come from {relation['ancestor']}, as it was after step {relation['step']:,}"
         )
+    if not other["steps"]:
+        lines.append(
+            f"nothing to compare yet: no step behind {other['parted_after']:,} was trained in both"
+        )
+        return [*lines, *_settings(other["differences"])]
     lines.append(
         f"they part after step {other['parted_after']:,}; paired up to step {other['upto']:,}: "
         f"{render.count(other['steps'], 'step')}"

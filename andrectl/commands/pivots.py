@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from andread.rundir import pivot, policy
+from andread.rundir import lineage, pivot, policy
 from andread.rundir.errors import AndreadError
 from andread.rundir.layout import RunDirectory
 from andread.rundir.run_toml import read_settings
@@ -29,8 +29,9 @@ def command(run: RunDirectory, as_json: bool) -> None:
     settings = read_settings(run.settings)
     policies = policy.read_policies(run.policy)
     told = _manifests(run)
+    forked = _forked_at(run)
     rows = [
-        _row(before, after, told.get(after.id, {}), settings)
+        _row(before, after, told.get(after.id, {}), settings, forked)
         for before, after in itertools.pairwise(policies)
     ]
     if as_json:
@@ -58,11 +59,17 @@ def command(run: RunDirectory, as_json: bool) -> None:
 
 
 def _row(
-    before: policy.Policy, after: policy.Policy, manifest: Table, settings: Settings
+    before: policy.Policy,
+    after: policy.Policy,
+    manifest: Table,
+    settings: Settings,
+    forked: int,
 ) -> dict[str, Any]:
-    """Return one pivot."""
+    """Return one pivot; up to step `forked` the policies are those that a fork brought along."""
     given = loose.table(manifest.get("proof"))
-    verdict = "none" if not given else "; ".join(given.get("problems", [])) or "holds"
+    verdict = "; ".join(given.get("problems", [])) or "holds"
+    if not given:
+        verdict = "none" if manifest or after.begins_after > forked else "by fork"
     return {
         "step": after.begins_after,
         "t": loose.number(manifest.get("t")),
@@ -72,6 +79,16 @@ def _row(
         "archive": manifest.get("archive"),
         "proof": verdict,
     }
+
+
+def _forked_at(run: RunDirectory) -> int:
+    """Return the step that the run was forked at, -1 if it is no fork."""
+    try:
+        record = lineage.read(run.lineage)
+    except (AndreadError, OSError) as error:
+        render.note(str(error))
+        return -1
+    return record.step if record else -1
 
 
 def _manifests(run: RunDirectory) -> dict[str, Table]:

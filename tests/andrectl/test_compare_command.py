@@ -123,13 +123,16 @@ def test_the_steps_judged_by_can_be_chosen(made, compare) -> None:
     assert told["training"]["difference"] == pytest.approx(1.0, abs=0.1)
 
 
-def test_too_few_steps(made, compare, andrectl) -> None:
+def test_too_few_steps(made, compare, andrectl, tmp_path) -> None:
     a, b = made("a", series(105, 1)), made("b", series(105, 2))
     (told,) = compare(a, b)
     assert told["verdict"]["why"] == "too short" and told["training"]["estimate"] is None
     (told,) = compare(a, made("c", series(100, 2)))
     assert (told["steps"], told["training"]["difference"]) == (0, None)
     assert "too few steps" in andrectl("compare", a.path, b.path).stdout
+    nothing = andrectl("compare", a.path, tmp_path / "c")
+    assert "no step behind 100 was trained in both" in nothing.stdout
+    assert f"start --run {tmp_path / 'c'}" in nothing.stderr
 
 
 def test_steps_that_were_not_applied_are_left_out(made, compare) -> None:

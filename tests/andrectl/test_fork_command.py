@@ -147,12 +147,16 @@ def test_audits_of_another_policy_do_not(fork, parent, into) -> None:
     assert not RunDirectory(into).samples.exists()
 
 
-def test_policies_begun_later_stay_behind(fork, parent, into) -> None:
+def test_policies_begun_later_stay_behind(fork, parent, into, andrectl) -> None:
     later = [Policy(begins_after=after, caps={"code": 0.5}) for after in (99, 100, 200)]
     write_policies(parent.policy, [Policy(), *later])
     assert fork("--at", 100, "--floors", "books=0.6").exit_code == 0
     expected = Policy(begins_after=100, caps={"code": 0.5}, floors={"books": 0.6})
     assert read_policies(RunDirectory(into).policy) == [Policy(), later[0], expected]
+    rows = json.loads(andrectl("--run", into, "pivots", "--json").stdout)["pivots"]
+    assert [(row["step"], row["proof"]) for row in rows] == [(99, "by fork"), (100, "by fork")]
+    rows = json.loads(andrectl("--run", parent.path, "pivots", "--json").stdout)["pivots"]
+    assert {row["proof"] for row in rows} == {"none"}
 
 
 def test_the_run_toml_of_a_fork_keeps_its_comments(fork, parent, into) -> None:
