@@ -264,8 +264,11 @@ def append_line(path: Path, line: bytes) -> None:
 
 def make_directory(path: Path, exists_ok: bool = True) -> None:
     """Make the directory `path`, durably; with `exists_ok` it may be there already."""
-    if not (exists_ok and is_directory(path)):
+    try:
         disk.mkdir(path, DIRECTORY_MODE)
+    except FileExistsError:  # asked for afterwards: another process may make it at this moment
+        if not (exists_ok and is_directory(path)):
+            raise
     sync_directory(path.parent)  # one that is there may be of a process that died before this
 
 

@@ -114,7 +114,7 @@ def test_what_shapes_the_trajectory_may_not_drift(done: RunDirectory) -> None:
     edit(done, "lr = 3e-3", "lr = 1e-3")
     said = train(done, code=errors.CONFIG)
     assert "optimizer.lr: 0.003 became 0.001" in said
-    assert "import" in said
+    assert "andrectl fork --set" in said, "the lawful way"
     done.settings.write_text(before)
     edit(done, "width = 32", "width = 64")
     assert "model.width: 32 became 64" in train(done, code=errors.CONFIG)

@@ -541,3 +541,23 @@ def test_a_file_without_lines_is_read_in_pieces(tmp_path: Path) -> None:
         lines = list(files.lines(stream))
     assert lines[0] == b"one\n" and lines[-1] == b"two"
     assert max(map(len, lines)) == files.MAX_LINE
+
+
+def test_a_directory_that_many_make_at_once_is_there_for_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process makes it between any look and the making: no error, whoever was first."""
+    real = disk.mkdir
+
+    def beaten(path: Path, mode: int) -> None:
+        real(path, mode)
+        real(path, mode)
+
+    monkeypatch.setattr(disk, "mkdir", beaten)
+    files.make_directory(tmp_path / "d")
+    assert (tmp_path / "d").is_dir()
+    with pytest.raises(FileExistsError):
+        files.make_directory(tmp_path / "d", exists_ok=False)
+    (tmp_path / "f").write_bytes(b"")
+    with pytest.raises(FileExistsError):
+        files.make_directory(tmp_path / "f")
