@@ -99,7 +99,7 @@ def _against(first: RunDirectory, other: RunDirectory, by: Judging, reader: Read
             for name in sorted(mixes[0] | mixes[1])
         },
         "steps_per_minute": speeds,
-        "differences": _differences(first, other, found.last, reader),
+        "differences": _differences(first, other, max(found.last, since + 1), reader),
     }
     return answer | {"verdict": _verdict(answer, validation["same_text"])}
 

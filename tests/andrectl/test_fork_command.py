@@ -157,6 +157,7 @@ def test_policies_begun_later_stay_behind(fork, parent, into, andrectl) -> None:
     assert [(row["step"], row["proof"]) for row in rows] == [(99, "by fork"), (100, "by fork")]
     rows = json.loads(andrectl("--run", parent.path, "pivots", "--json").stdout)["pivots"]
     assert {row["proof"] for row in rows} == {"none"}
+    assert "floors.books: none → 0.6" in andrectl("compare", parent.path, into).stdout, "at once"
 
 
 def test_the_run_toml_of_a_fork_keeps_its_comments(fork, parent, into) -> None:
