@@ -14,7 +14,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from andread.rundir import companion, lineage, lock, pivot, policy
+from andread.rundir import companion, lineage, lock, pivot, policy, presence
 from andread.rundir.layout import RunDirectory
 from andrectl import checks, verifying
 from andrectl.checks import Outcome
@@ -222,10 +222,15 @@ def source_removed(run: RunDirectory) -> None:
     run.settings.write_text(text[:at], encoding="utf-8")
 
 
-def tail_entry_changed(run: RunDirectory) -> None:
-    """Remove the last recorded entry: the daemon had told of its step."""
-    lines(run, lambda kept: kept.pop(-3))
-    lines(run, lambda kept: kept.__setitem__(-3, kept[-3].rstrip(b",")))
+def told_entries_removed(run: RunDirectory) -> None:
+    """Remove the step that the daemon had told of last, and one that it died before telling of."""
+    told = presence.read(run.lock).step
+
+    def cut(kept: list[bytes]) -> None:
+        ends = next(i for i, line in enumerate(kept) if f'"step":{told},'.encode() in line)
+        kept[ends - 1 : -2] = [kept[ends - 1].rstrip(b",")]
+
+    lines(run, cut)
 
 
 def record(run: RunDirectory) -> Path:
@@ -265,7 +270,7 @@ PLANTED: dict[str, tuple[Plant, str, bool]] = {
         "history",
         False,
     ),
-    "the last entry removed": (tail_entry_changed, "history", False),
+    "the last entry removed": (told_entries_removed, "history", False),
     "an entry removed behind the newest checkpoint": (
         lambda run: lines(run, lambda k: k.pop(52)),
         "history",
