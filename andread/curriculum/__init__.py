@@ -7,6 +7,7 @@ From text to batches:
     sources     the documents of a source, piece by piece, whatever its format
     sample      an even sample over the sources, for the tokenizer to train on
     tokenizer   byte-level BPE
+    unique      how many of a source's tokens are unique
     partial     tokens of a source on their way to its final files, resumable
     prepare     all of that, in order
     tokens      what training reads: windows of a source's tokens

@@ -130,8 +130,8 @@ class Curriculum:
         return events
 
     def epochs(self) -> list[float]:
-        """Return the passes over each live source so far."""
-        return [self._positions.get(source.name, 0) / len(source.train) for source in self.sources]
+        """Return how many times over each live source was read so far, by its unique tokens."""
+        return [source.epochs(self._positions.get(source.name, 0)) for source in self.sources]
 
     def record(self) -> dict[str, Any]:
         """Return the state after the last step, for JSON, exactly."""

@@ -14,6 +14,9 @@ import hashlib
 import os
 from typing import Any, Final
 
+import numpy as np
+
+from andread.curriculum.unique import UniqueTokens
 from andread.rundir import disk, files
 from andread.rundir.errors import DataError
 from andread.rundir.layout import RunDirectory
@@ -25,11 +28,11 @@ VERSION: Final = 1
 class Partial:
     """The two token files of one source, growing.
 
-    `recipe` names what is being made: a journal of another one is not taken up. `units` is the
-    number of pieces or blocks whose tokens are in the files.
+    `dtype` is that of the tokens. `recipe` names what is being made: a journal of another one is
+    not taken up. `units` is the number of pieces or blocks whose tokens are in the files.
     """
 
-    def __init__(self, run: RunDirectory, source: str, recipe: str) -> None:
+    def __init__(self, run: RunDirectory, source: str, recipe: str, dtype: str) -> None:
         self._run = run
         self._source = source
         self._recipe = recipe
@@ -39,11 +42,11 @@ class Partial:
         journal = self._read()
         try:
             for split in SPLITS:
-                self._files[split] = _File(run, source, split, journal.get(split, {}))
+                self._files[split] = _File(run, source, split, dtype, journal.get(split, {}))
         except DataError:  # the files are not what the journal says
             self.close()
             journal = {}
-            self._files = {split: _File(run, source, split, {}) for split in SPLITS}
+            self._files = {split: _File(run, source, split, dtype, {}) for split in SPLITS}
         self.units = journal.get("units", 0)
 
     def append(self, split: Split, data: bytes) -> None:
@@ -64,6 +67,10 @@ class Partial:
     def sha256(self, split: Split) -> str:
         """Return the hash of `split` so far."""
         return self._files[split].hash.hexdigest()
+
+    def unique_tokens(self, split: Split) -> int:
+        """Return how many tokens of `split` are unique so far."""
+        return self._files[split].unique.count()
 
     def commit(self, manifest: Manifest) -> None:
         """Give both files their final names, then write `manifest`, which commits the source."""
@@ -100,13 +107,15 @@ class Partial:
 
 
 class _File:
-    """One growing token file, its size and its running hash."""
+    """One growing token file, its size, its running hash and the count of its unique tokens."""
 
     def __init__(
-        self, run: RunDirectory, source: str, split: Split, vouched: dict[str, Any]
+        self, run: RunDirectory, source: str, split: Split, dtype: str, vouched: dict[str, Any]
     ) -> None:
         self.size: int = vouched.get("bytes", 0)
         self.hash = hashlib.sha256()
+        self.unique = UniqueTokens()
+        self._dtype = np.dtype(dtype).newbyteorder("<")
         self._descriptor = disk.open(
             run.partial(source, split),
             os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC,
@@ -114,7 +123,7 @@ class _File:
         )
         offset = 0
         while data := disk.pread(self._descriptor, min(files.CHUNK, self.size - offset), offset):
-            self.hash.update(data)
+            self._see(data)
             offset += len(data)
         if vouched and (offset, self.hash.hexdigest()) != (self.size, vouched.get("sha256")):
             self.close()
@@ -123,8 +132,13 @@ class _File:
 
     def append(self, data: bytes) -> None:
         files.write_all(self._descriptor, data, self.size)
-        self.hash.update(data)
+        self._see(data)
         self.size += len(data)
+
+    def _see(self, data: bytes) -> None:
+        self.hash.update(data)
+        whole = len(data) // self._dtype.itemsize
+        self.unique.see(np.frombuffer(data, self._dtype, whole))
 
     def synced(self) -> dict[str, Any]:
         disk.fsync(self._descriptor)

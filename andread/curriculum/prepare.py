@@ -46,6 +46,8 @@ from andread.rundir.settings import Settings, SourceSettings
 
 JOURNAL_EVERY: Final = 32 << 20
 """Bytes of tokens between two entries of the journal: a few seconds of work."""
+REPETITIVE: Final = 0.5
+"""Below this share of unique tokens a person is told."""
 
 
 class StoppedError(BusyError):
@@ -262,7 +264,7 @@ class _Preparation:
         before: Manifest | None,
     ) -> Manifest:
         reader = Reader(source, inputs)
-        partial = Partial(self.run, source.name, plan)
+        partial = Partial(self.run, source.name, plan, self.dtype)
         try:
             chunks = Chunks(
                 reader,
@@ -279,7 +281,7 @@ class _Preparation:
                 if unsaved >= JOURNAL_EVERY:
                     partial.save(units)
                     unsaved = 0
-            manifest = self._manifest(reader, partial, sha256)
+            manifest = self._manifest(reader, partial, sha256, before)
             self._check(manifest, before)
             partial.commit(manifest)
         finally:
@@ -287,9 +289,14 @@ class _Preparation:
         self.progress(Progress("ready", source.name, reader.total, reader.total))
         return manifest
 
-    def _manifest(self, reader: Reader, partial: Partial, sha256: str) -> Manifest:
+    def _manifest(
+        self, reader: Reader, partial: Partial, sha256: str, before: Manifest | None
+    ) -> Manifest:
         width = TOKEN_BYTES[self.dtype]
         train, validation = partial.sha256("train"), partial.sha256("validation")
+        unique = partial.unique_tokens("train")
+        if self.trained and before is not None and not before.unique_tokens:
+            unique = 0  # the run was begun without counting, and goes on so
         return Manifest(
             version=VERSION,
             source=reader.source.name,
@@ -304,7 +311,8 @@ class _Preparation:
             inputs=inputs_digest(reader.inputs),
             recipe=self._recipe(reader.source),
             tokenizer=sha256,
-            fingerprint=fingerprint_of(self.dtype, train, validation),
+            fingerprint=fingerprint_of(self.dtype, train, validation, unique),
+            unique_tokens=unique,
             skipped=dict(reader.skipped),
         )
 
@@ -323,6 +331,12 @@ class _Preparation:
             raise DataError(
                 f'source "{name}" no longer gives the tokens that the run has trained on',
                 f"restore {self.run.data}, or the inputs",
+            )
+        if manifest.unique_share < REPETITIVE:
+            self.note(
+                name,
+                f"it repeats itself: {manifest.unique_tokens:,} of its "
+                f"{manifest.train_tokens:,} training tokens are unique, and epochs count by those",
             )
         if self.settings.data.validation and not manifest.windows("validation", context):
             self.note(

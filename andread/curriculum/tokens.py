@@ -115,6 +115,10 @@ class SourceTokens:
         self.train = Windows(run, manifest, "train", context)
         self.validation = Windows(run, manifest, "validation", context)
 
+    def epochs(self, windows: int) -> float:
+        """Return how many times over `windows` training windows read its unique tokens."""
+        return windows / (len(self.train) * self.manifest.unique_share)
+
     def verify(self, stopping: Callable[[], bool] = lambda: False) -> None:
         """Read everything and compare hashes; raise `DataError` for the first that differs."""
         for split in SPLITS:

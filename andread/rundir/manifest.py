@@ -82,7 +82,9 @@ class Manifest:
     tokenizer: str = setting(check=_SHA256)
     """SHA-256 of tokenizer.json."""
     fingerprint: str = setting(check=_SHA256)
-    """One hash over what training reads: dtype and both token hashes."""
+    """One hash over what training reads: dtype, both token hashes, the unique tokens if counted."""
+    unique_tokens: int = setting(0, check=NOT_NEGATIVE)
+    """Of the training tokens, those that do not repeat what came before; 0: never counted."""
     skipped: dict[str, Any] = dataclasses.field(default_factory=dict)
     """Reason to `Skipped`."""
 
@@ -102,10 +104,18 @@ class Manifest:
         """Return how many windows of `context` + 1 tokens, overlapping by one, `split` has."""
         return max(0, self.tokens(split) - 1) // context
 
+    @property
+    def unique_share(self) -> float:
+        """Return the share of the training tokens that are unique; 1 if they were not counted."""
+        return self.unique_tokens / self.train_tokens if self.unique_tokens else 1.0
 
-def fingerprint_of(dtype: str, train_sha256: str, validation_sha256: str) -> str:
+
+def fingerprint_of(
+    dtype: str, train_sha256: str, validation_sha256: str, unique_tokens: int = 0
+) -> str:
     """Return the fingerprint of tokens."""
-    return digest((dtype, train_sha256, validation_sha256))
+    counted = (unique_tokens,) if unique_tokens else ()
+    return digest((dtype, train_sha256, validation_sha256, *counted))
 
 
 def write_manifest(path: Path, manifest: Manifest) -> None:
@@ -132,9 +142,16 @@ def read_manifest(path: Path) -> Manifest:
         }
     except (ConfigError, TypeError) as error:
         raise DataError(f"damaged manifest: {error}", _HINT) from None
-    expected = fingerprint_of(manifest.dtype, manifest.train_sha256, manifest.validation_sha256)
+    expected = fingerprint_of(
+        manifest.dtype,
+        manifest.train_sha256,
+        manifest.validation_sha256,
+        manifest.unique_tokens,
+    )
     if manifest.fingerprint != expected:
-        raise DataError(f"{path}: the fingerprint does not match the hashes beside it", _HINT)
+        raise DataError(f"{path}: the fingerprint does not match what is beside it", _HINT)
+    if manifest.unique_tokens > manifest.train_tokens:
+        raise DataError(f"{path}: more unique tokens than tokens", _HINT)
     if manifest.dtype != dtype_for(manifest.vocabulary):
         raise DataError(
             f"{path}: dtype {manifest.dtype} contradicts a vocabulary of {manifest.vocabulary:,}",

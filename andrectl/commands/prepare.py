@@ -138,6 +138,7 @@ def _row(manifest: Manifest, context: int) -> dict[str, Any]:
         "source": manifest.source,
         "documents": manifest.documents,
         "train_tokens": manifest.train_tokens,
+        "unique_tokens": manifest.unique_tokens or None,
         "validation_tokens": manifest.validation_tokens,
         "train_windows": manifest.windows("train", context),
         "validation_windows": manifest.windows("validation", context),
@@ -155,13 +156,22 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
 
     table = Table()
     table.add_column("source")
-    for heading in ("documents", "train tokens", "validation tokens", "windows", "skipped"):
+    headings = ("documents", "train tokens", "unique", "validation", "windows", "skipped")
+    for heading in headings:
         table.add_column(heading, justify="right")
     for row in rows:
         skipped = sum(entry["count"] for entry in row["skipped"].values())
         windows = f"{row['train_windows']:,} + {row['validation_windows']:,}"
-        counts = [row[key] for key in ("documents", "train_tokens", "validation_tokens")]
-        table.add_row(row["source"], *(f"{count:,}" for count in counts), windows, f"{skipped:,}")
+        unique = row["unique_tokens"] and row["unique_tokens"] / row["train_tokens"]
+        table.add_row(
+            row["source"],
+            f"{row['documents']:,}",
+            f"{row['train_tokens']:,}",
+            "-" if unique is None else f"{unique:.0%}",
+            f"{row['validation_tokens']:,}",
+            windows,
+            f"{skipped:,}",
+        )
     console = Console()
     console.print(table)
     for row in rows:

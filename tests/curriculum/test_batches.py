@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from preparing import make_run, settings_of, write_texts
+from preparing import make_run, settings_of, words, write_texts
 
 from andread.curriculum.batches import Curriculum
 from andread.curriculum.prepare import prepare
@@ -50,6 +50,36 @@ def test_a_batch_drawn_ahead_is_the_one_drawn_in_turn(
         assert ahead is not None
         assert (ahead.step, ahead.arms) == (batch.step, batch.arms)
         assert np.array_equal(ahead.windows, batch.windows)
+
+
+def test_one_text_over_and_over_is_soon_read_again_and_earns_nothing(tmp_path: Path) -> None:
+    """Its losses fall as those of the other source do; by windows it is far from read once."""
+    write_texts(tmp_path / "books", 60)
+    (tmp_path / "psalm.txt").write_text(words(99, 150) * 80, encoding="utf-8")
+    names = ("books", "psalm")
+    run = make_run(
+        tmp_path,
+        [{"name": "books", "paths": ["books"]}, {"name": "psalm", "paths": ["psalm.txt"]}],
+    )
+    prepare(run, settings_of(run))
+    both = [open_source(run, name, 16) for name in names]
+    one = curriculum(both, Policy(algorithm="ucb", max_epochs=5.0))
+    sunk = []
+    for step in range(1, 61):
+        batch = one.draw(step)
+        sunk += one.advance(batch, [9 - step * 0.05 + slot % 2 for slot in range(6)])
+    books, psalm = one.epochs()
+    assert books < 1 < 5 < psalm
+    windows = one.record()["positions"]["psalm"]
+    assert windows < len(both[1].train)
+    assert psalm == windows * both[1].manifest.train_tokens / (
+        len(both[1].train) * both[1].manifest.unique_tokens
+    )
+    arms = one.view()["arms"]
+    assert arms["books"]["ema_reward"] > 1 > 0.01 > arms["psalm"]["ema_reward"]
+    assert [event["arm"] for event in sunk] == ["psalm"]
+    for source in both:
+        source.close()
 
 
 def test_nothing_is_drawn_ahead_of_another_policy(sources: list[SourceTokens]) -> None:

@@ -1,3 +1,4 @@
+import dataclasses
 import resource
 import shutil
 import signal
@@ -14,6 +15,7 @@ from andread.curriculum.prepare import StoppedError, prepare
 from andread.curriculum.sources import Reader
 from andread.curriculum.tokenizer import Tokenizer
 from andread.rundir.errors import BusyError, ConfigError, DataError, MissingError, StorageError
+from andread.rundir.manifest import fingerprint_of, write_manifest
 from andread.rundir.settings import SourceSettings
 
 SEPARATOR = "<|endoftext|>"
@@ -145,6 +147,34 @@ def test_a_source_added_later_leaves_the_tokenizer_alone(tmp_path):
     assert found[1].tokenizer == books.tokenizer
 
 
+def test_a_source_that_repeats_itself_is_told_and_counted_by_its_unique_tokens(tmp_path):
+    write_texts(tmp_path / "books", 20)
+    (tmp_path / "psalm.txt").write_text(words(99, 150) * 80)
+    run = make_run(tmp_path, [BOOKS, {"name": "psalm", "paths": ["psalm.txt"]}])
+    told = []
+    books, psalm = prepare(run, settings_of(run), told.append)
+    assert books.unique_tokens == books.train_tokens
+    assert psalm.unique_share < 0.05
+    (note,) = (each for each in told if "unique" in each.text)
+    assert note.source == "psalm"
+    assert f"{psalm.unique_tokens:,} of its {psalm.train_tokens:,}" in note.text
+
+
+def test_a_run_that_was_begun_before_tokens_were_counted_goes_on_without(tmp_path):
+    run = make_run(tmp_path, [BOOKS])
+    write_texts(tmp_path / "books", 20)
+    (made,) = prepare(run, settings_of(run))
+    before = dataclasses.replace(
+        made,
+        unique_tokens=0,
+        fingerprint=fingerprint_of(made.dtype, made.train_sha256, made.validation_sha256),
+    )
+    write_manifest(run.manifest("books"), before)
+    trained(run)
+    run.tokens("books", "train").unlink()
+    assert prepare(run, settings_of(run)) == [before]
+
+
 def test_a_trained_run_without_its_tokenizer_is_refused(tmp_path):
     run = make_run(tmp_path, [BOOKS])
     write_texts(tmp_path / "books", 5)
@@ -267,18 +297,18 @@ def test_what_the_journal_vouches_for_is_not_encoded_again(tmp_path, monkeypatch
 def test_partial_tokens_that_do_not_match_their_journal_are_begun_anew(tmp_path, damage):
     run = make_run(tmp_path, [BOOKS])
     run.data.mkdir()
-    first = partial.Partial(run, "books", "recipe")
+    first = partial.Partial(run, "books", "recipe", "uint16")
     first.append("train", b"x" * 1000)
     first.save(7)
     first.close()
-    again = partial.Partial(run, "books", "recipe")
+    again = partial.Partial(run, "books", "recipe", "uint16")
     assert (again.units, again.size("train")) == (7, 1000)
     again.close()
     run.partial("books", "train").write_bytes(damage)
-    anew = partial.Partial(run, "books", "recipe")
+    anew = partial.Partial(run, "books", "recipe", "uint16")
     assert (anew.units, anew.size("train")) == (0, 0)
     anew.close()
-    other = partial.Partial(run, "books", "another recipe")
+    other = partial.Partial(run, "books", "another recipe", "uint16")
     assert other.units == 0
     other.close()
 

@@ -27,12 +27,14 @@ def test_json_has_a_schema_and_every_source(run):
     (row,) = found["sources"]
     assert (row["source"], row["documents"]) == ("books", 20)
     assert row["train_windows"] == (row["train_tokens"] - 1) // 16
+    assert 0 < row["unique_tokens"] <= row["train_tokens"]
     assert row["skipped"]["not UTF-8"] == {"count": 1, "names": ["books/bad"]}
 
 
 def test_the_table_goes_to_stdout_and_narration_to_stderr(run):
     result = CliRunner().invoke(main, ["--run", str(run.path), "prepare"])
-    assert "validation tokens" in result.stdout
+    assert "validation" in result.stdout
+    assert "100%" in result.stdout  # of random words, all are unique
     assert "books/bad" in result.stdout
     assert "training the tokenizer" in result.stderr
     assert "andrectl start" in result.stderr

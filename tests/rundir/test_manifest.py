@@ -42,6 +42,16 @@ def test_what_is_written_is_read(tmp_path):
     assert read_manifest(tmp_path / "m.json") == manifest()
 
 
+def test_tokens_that_were_never_counted_are_unique_and_keep_their_fingerprint():
+    assert manifest().unique_share == 1.0
+    assert manifest(unique_tokens=25, train_tokens=100).unique_share == 0.25
+    assert fingerprint_of("uint16", A, B, 0) == fingerprint_of("uint16", A, B)
+    assert fingerprint_of("uint16", A, B, 1) != fingerprint_of("uint16", A, B)
+    assert manifest().fingerprint == (
+        "7e3477de7a83f05b6af8a0e3b61f4ff24698bf3e05172313d29b60430bec5c62"
+    )
+
+
 def test_windows_overlap_by_one_token():
     assert manifest(train_tokens=101).windows("train", 10) == 10
     assert manifest(train_tokens=100).windows("train", 10) == 9
@@ -64,6 +74,8 @@ def test_a_missing_manifest_names_the_command(tmp_path):
         {"train_tokens": "101"},
         {"train_sha256": "x" * 64},
         {"train_sha256": C},  # no longer what the fingerprint covers
+        {"unique_tokens": 50},  # likewise
+        {"unique_tokens": 102, "fingerprint": fingerprint_of("uint16", A, B, 102)},
         {"fingerprint": A},
         {"vocabulary": 70_000},  # does not fit uint16
         {"unknown": 1},
