@@ -243,8 +243,8 @@ class Checkpointer:
         try:
             pins = commit.pinned(self._run)
             for step in commit.expendable(self._valid, pins, keep.keep_last, keep.keep_every):
-                commit.prune(self._run, step)
-                self._valid.remove(step)
+                if commit.prune(self._run, step):
+                    self._valid.remove(step)
         except OSError as error:
             self._reporter.alarm(
                 "retention", from_os_error(error, "deleting old checkpoints").message

@@ -80,10 +80,16 @@ def expendable(steps: Sequence[int], pins: set[int], keep_last: int, keep_every:
     ]
 
 
-def prune(run: RunDirectory, step: int) -> None:
-    """Delete one checkpoint, durably, so that no moment leaves a .bin without its companion."""
+def prune(run: RunDirectory, step: int) -> bool:
+    """Delete one checkpoint, durably, so that no moment leaves a .bin without its companion.
+
+    False if it is pinned: a person may be quicker than the deletion of others before it.
+    """
+    if files.exists(run.pin(step)):
+        return False
     files.remove(run.checkpoint(step))
     files.remove(run.companion(step))
+    return True
 
 
 def structurally_valid(run: RunDirectory, n_params: int) -> list[int]:

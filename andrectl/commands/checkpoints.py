@@ -40,7 +40,9 @@ def command(
         _must_exist(run, step)  # a pin may have outlived what it kept, and go
     for step in pins:
         commit.pin(run, step)
-        _must_exist(run, step)  # retention may just have taken it
+        if not run.checkpoint(step).is_file():  # retention was quicker
+            commit.unpin(run, step)
+        _must_exist(run, step)
     for step in unpins:
         commit.unpin(run, step)
     found = inventory.entries(run)

@@ -3,6 +3,8 @@ from __future__ import annotations
 import json
 
 from andread.rundir import commit
+from andread.rundir.errors import MissingError
+from andread.rundir.layout import RunDirectory
 
 
 def test_the_list(andrectl, trained) -> None:
@@ -34,6 +36,20 @@ def test_only_what_exists_can_be_pinned(andrectl, trained) -> None:
         result = andrectl("--run", trained.path, "checkpoints", "--pin", 100, option, 150)
         assert result.exit_code == 66
         assert "100, 200" in result.stderr
+    assert commit.pinned(trained) == set()
+
+
+def test_retention_that_is_quicker_than_the_pin_leaves_none(andrectl, trained, monkeypatch) -> None:
+    real = commit.pin
+
+    def late(run: RunDirectory, step: int) -> None:
+        commit.prune(run, step)
+        real(run, step)
+
+    monkeypatch.setattr("andread.rundir.commit.pin", late)
+    result = andrectl("--run", trained.path, "checkpoints", "--pin", 100)
+    assert result.exit_code == MissingError.exit_code
+    assert "there is no checkpoint of step 100" in result.stderr
     assert commit.pinned(trained) == set()
 
 

@@ -322,6 +322,16 @@ commit.prune(RunDirectory(sys.argv[1]), 0)
     commit.prune(fresh, 0)
 
 
+def test_a_checkpoint_that_was_pinned_in_the_meantime_stays(fresh: RunDirectory) -> None:
+    before = fresh.checkpoint(0).read_bytes()
+    commit.pin(fresh, 0)
+    assert not commit.prune(fresh, 0)
+    assert fresh.checkpoint(0).read_bytes() == before and fresh.companion(0).exists()
+    commit.unpin(fresh, 0)
+    assert commit.prune(fresh, 0)
+    assert not fresh.checkpoint(0).exists() and not fresh.companion(0).exists()
+
+
 def test_prune_killed_in_the_middle_is_swept(fresh: RunDirectory) -> None:
     files.remove(fresh.checkpoint(0))
     assert commit.sweep(fresh) == ["step_000000.json"]
