@@ -1,7 +1,8 @@
-"""The line that sums up what tests/durability tried, at the very end."""
+"""What holds for every test; and the line that sums up what tests/durability tried, at the end."""
 
 from __future__ import annotations
 
+import signal
 from collections import Counter
 
 import pytest
@@ -14,6 +15,11 @@ PROPERTY = "durability: "
 """What the names of the figures begin with in a report."""
 
 _sums: Counter[str] = Counter()
+
+
+def pytest_configure() -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as behind a shell's `&`: inherited
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

@@ -39,7 +39,7 @@ from andread.rundir.history import LossHistory
 from andread.rundir.layout import REJECTED_SUFFIX, RunDirectory
 from andread.rundir.lock import RunLock
 from andread.rundir.overrides import settings_under
-from andread.rundir.policy import Policy, policy_at, read_policies, write_policies
+from andread.rundir.policy import FIRST, Policy, policy_at, read_policies, write_policies
 from andread.rundir.recovery import Recovered
 from andread.rundir.settings import Settings
 from andread.trainer import Trainer
@@ -139,13 +139,13 @@ def assemble(
 
 
 def _policies(run: RunDirectory, begun: bool) -> list[Policy]:
-    """Read policy.json; a run that has not begun may do without, and is uniform."""
+    """Read policy.json; a run that has not begun may do without, and gets its first."""
     try:
         return read_policies(run.policy)
     except MissingError:
         if begun:
             raise
-    policies = [Policy()]
+    policies = [FIRST]
     try:
         write_policies(run.policy, policies)
     except OSError as error:

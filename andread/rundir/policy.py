@@ -145,6 +145,12 @@ class Policy:
         return tuple(source for source in sources if source in self.warmup.sources)
 
 
+FIRST: Final = Policy(algorithm="ucb")
+"""What a new run begins with, unless told otherwise: in measurements never worse than `uniform`
+beyond noise, and better among sources of which some are worth little. A table that names no
+algorithm means `uniform`, as ever."""
+
+
 def _canonical(value: Any) -> Any:
     """Return `value` with whole floats as integers, so that a cap of 1 and one of 1.0 are one."""
     if isinstance(value, dict):

@@ -70,7 +70,7 @@ _SUFFIXES = {".jsonl": "jsonl", ".gz": "jsonl", ".parquet": "parquet"}
     "--policy",
     "algorithm",
     type=click.Choice(policy.ALGORITHMS),
-    default=policy.Policy().algorithm,
+    default=policy.FIRST.algorithm,
     show_default=True,
     help="How the sources are mixed.",
 )

@@ -58,7 +58,7 @@ def main() -> int:
                 serve(run, mode, own)
             time.sleep(0.02)
         held.describe(told | {"phase": "stopping", "up": clock.boot_seconds()})
-        time.sleep(0.3)
+        time.sleep(1.0)
         checkpoint = {"step": STEP, "path": str(run.checkpoint(STEP)), "sha256": "a" * 64}
         emit(run.events, "checkpoint", reasons=["stop"], **checkpoint)
         end = {"why": "SIGTERM", "exit_code": 81 if mode in ("badwrite", "full") else 0}
@@ -73,14 +73,14 @@ def serve(run: RunDirectory, mode: str, own: clock.ProcessIdentity) -> None:
     lawful, void = requests.take(run, own)
     assert not void
     for request in lawful:
+        if mode != "silent":
+            requests.discard(run, request.id)
         if mode == "refuse":
             events.emit(run.events, "refused", id=request.id, why="it is not wanted")
         elif mode != "silent":
             path = str(run.checkpoint(STEP))
             fields = {"id": request.id, "step": STEP, "path": path, "sha256": "b" * 64}
             events.emit(run.events, "acknowledged", **fields)
-        if mode != "silent":
-            requests.discard(run, request.id)
 
 
 if __name__ == "__main__":

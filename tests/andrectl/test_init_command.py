@@ -33,7 +33,7 @@ def test_what_init_writes_is_read_back(andrectl, tmp_path: Path, text: Path, pre
     assert (settings.run.steps, settings.optimizer.decay_steps) == (recipe.steps, recipe.steps)
     assert (settings.optimizer.batch, settings.optimizer.lr) == (recipe.batch, recipe.lr)
     (policy,) = read_policies(directory / "policy.json")
-    assert (policy.begins_after, policy.algorithm) == (0, "uniform")
+    assert (policy.begins_after, policy.algorithm) == (0, "ucb")
     assert f"{settings.model.n_params:,}" in result.stdout
     assert f"--run {directory}" in result.stderr
 

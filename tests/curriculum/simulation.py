@@ -38,6 +38,7 @@ class Curve:
     teaches: bool = True
     """Whether a pull helps the validation loss: its own, and by transfer that of others."""
     windows: int = 1_000_000
+    """Windows of unique text."""
     plateau: float = 0.0
     """Effective training that shows nothing before the curve begins to fall."""
 
@@ -52,8 +53,9 @@ TEACHING = Curve(height=4.0, scale=2000, decay=1.0)
 BY_HEART = Curve(
     floor=0.1, height=6.0, scale=1500, decay=1.0, noise=0.1, teaches=False, windows=500
 )
-REPEATS_ITSELF = dataclasses.replace(BY_HEART, windows=1_000_000)
-"""One text over and over in a large source: no window is read again, and yet it is."""
+NEARLY_REPEATS_ITSELF = dataclasses.replace(BY_HEART, windows=1_000_000)
+"""One text over and over, never twice with the same words: by count it is unique, and yet it is
+learnt by heart. (One text over and over with the same words is `BY_HEART`, however large.)"""
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,7 @@ WORLDS = {
     ),
     "one teaches": World((TEACHING, EXHAUSTED, EXHAUSTED, NOISE), transfer=0.05),
     "by heart": World((Curve(), Curve(), Curve(), BY_HEART)),
-    "repeats itself": World((Curve(), Curve(), Curve(), REPEATS_ITSELF)),
+    "nearly repeats itself": World((Curve(), Curve(), Curve(), NEARLY_REPEATS_ITSELF)),
     "roles switch": World(
         (TEACHING, EXHAUSTED, EXHAUSTED, NOISE),
         (EXHAUSTED, TEACHING, EXHAUSTED, NOISE),

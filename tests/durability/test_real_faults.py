@@ -85,7 +85,7 @@ def test_a_full_disk_costs_no_step_and_heals(
                     assert "No space left" in status(run)["alarm"]
                 daemon.until(lambda: "checkpoint" not in alarm(run))
                 daemon.until_step(begun + 20)
-            assert count(run, "healed", what="checkpoint") == 3
+            daemon.until(lambda: count(run, "healed", what="checkpoint") == 3)
             daemon.send(signal.SIGTERM)
             assert daemon.wait() == 0
         last = last_step(run)

@@ -109,8 +109,6 @@ class Daemon:
         """Start the process."""
         run = self.run
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
-        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as behind a shell's `&`
-            signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
             with self.log.open("ab") as stream:
                 return subprocess.Popen(

@@ -214,6 +214,7 @@ def test_a_changed_history_is_refused_until_it_is_accepted(done: RunDirectory) -
 
 
 def test_a_tampered_loss_is_found_by_the_replay(run: RunDirectory, finished: RunDirectory) -> None:
+    edit(run, "checkpoint_every = 10", "checkpoint_every = 1000")
     with running(run) as daemon:
         daemon.until_step(11)
         daemon.kill()

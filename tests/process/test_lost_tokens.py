@@ -7,6 +7,7 @@ from pathlib import Path
 from andread.rundir import errors
 from andread.rundir.layout import RunDirectory
 from tests.process.harness import copy_run, entries, find, running, train
+from tests.process.pivoting import set_steps
 
 
 def test_tokens_that_vanish_raise_an_alarm_and_stop_the_next_start(
@@ -32,6 +33,7 @@ def test_tokens_that_vanish_raise_an_alarm_and_stop_the_next_start(
 
 def test_tokens_that_come_back_heal_the_alarm(run: RunDirectory, tmp_path: Path) -> None:
     path, aside = run.tokens("license", "train"), tmp_path / "aside"
+    set_steps(run, 1_000_000)
     with running(run) as daemon:
         daemon.until_step(3)
         path.rename(aside)
@@ -39,6 +41,7 @@ def test_tokens_that_come_back_heal_the_alarm(run: RunDirectory, tmp_path: Path)
         aside.rename(path)
         daemon.send(signal.SIGUSR1)
         daemon.until_event("healed", what="sources")
+        daemon.send(signal.SIGTERM)
         assert daemon.wait() == errors.OK
 
 

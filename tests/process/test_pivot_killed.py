@@ -158,6 +158,7 @@ def test_a_limit_takes_the_pivot_back_and_the_run_goes_on(live: RunDirectory) ->
 def test_a_snapshot_and_a_pivot_at_once(live: RunDirectory) -> None:
     until(lambda: last_step(live) > 0)
     snapshot = spawn(live, "snapshot", "--at", "cadence", "--json")
+    until(lambda: list(live.requests.glob("snapshot-*")) or find(live, "acknowledged"))
     told = json.loads(andrectl(live, "pivot", "--caps", "topics=0.3", "--json"))
     out, err = snapshot.communicate(timeout=60)
     assert snapshot.returncode == 0, err

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from andread.rundir import clock, companion, lock, presence, requests
+from andread.rundir import clock, companion, events, lock, presence, requests
 from andread.rundir.layout import RunDirectory
 from andread.rundir.requests import Request
 from tests.process.harness import Daemon, count, entries, find, image, last_step, make_run, running
@@ -72,9 +72,14 @@ def test_sigusr1_at_any_moment_of_start_up_is_served_and_kills_nothing(
     with running(slow) as daemon:
         time.sleep(delay)
         daemon.send(signal.SIGUSR1)
-        daemon.until_step(5)
-    reasons = [companion.read(slow.companion(s)).reasons for s in slow.checkpoint_steps()]
-    assert any("signal" in r for r in reasons), reasons
+        served = daemon.until(
+            lambda: [
+                event["step"]
+                for event in events.read(slow.events)
+                if event["event"] == "checkpoint" and "signal" in event["reasons"]
+            ]
+        )
+    assert "signal" in companion.read(slow.companion(served[0])).reasons
 
 
 def test_a_thousand_sigusr1_in_a_burst(slow: RunDirectory) -> None:
@@ -101,14 +106,12 @@ def test_sigterm_right_behind_sigusr1_shares_or_follows_its_checkpoint(slow: Run
     assert not list(slow.path.glob("*.tmp-*"))
 
 
+MINUTES_OF_PROMPTS = "[audit]\nprompts = [" + '"The", ' * 20_000 + "]"
+
+
 def test_sigterm_during_an_audit_gives_way_at_once(slow: RunDirectory) -> None:
-    text = slow.settings.read_text()
-    text = text.replace("sample_every = 500", "sample_every = 20")
-    slow.settings.write_text(
-        text.replace("tokens = 8", "tokens = 24").replace(
-            "validation_windows = 4", "validation_windows = 100000"
-        )
-    )
+    text = slow.settings.read_text().replace("sample_every = 500", "sample_every = 20")
+    slow.settings.write_text(text.replace("[audit]", MINUTES_OF_PROMPTS))
     with running(slow) as daemon:
         daemon.until_phase("auditing")
         daemon.send(signal.SIGTERM)
@@ -121,7 +124,7 @@ def test_sigterm_during_an_audit_gives_way_at_once(slow: RunDirectory) -> None:
 def test_an_audit_that_gave_way_is_made_up_at_the_next_start(slow: RunDirectory) -> None:
     test_sigterm_during_an_audit_gives_way_at_once(slow)
     text = slow.settings.read_text()
-    slow.settings.write_text(text.replace("= 100000", "= 4"))
+    slow.settings.write_text(text.replace(MINUTES_OF_PROMPTS, "[audit]"))
     with running(slow) as daemon:
         assert daemon.until_event("audit")["step"] == 20
 
@@ -156,7 +159,7 @@ def test_a_request_is_acknowledged_once_durable_and_pinned(slow: RunDirectory) -
         daemon.until_step(10)
         ask(slow, daemon, "mine", pin=True)
         event = daemon.until_event("acknowledged", id="mine")
-        assert not slow.request("mine").exists()
+        daemon.until(lambda: not slow.request("mine").exists())
     assert companion.read(slow.companion(event["step"])).requests == ("mine",)
     assert companion.read(slow.companion(event["step"])).sha256 == event["sha256"]
     assert slow.pin(event["step"]).exists()

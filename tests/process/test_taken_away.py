@@ -17,12 +17,16 @@ def endless(tmp_path: Path) -> RunDirectory:
 
 
 @pytest.mark.parametrize("how", ["removed", "replaced"])
-def test_a_history_that_is_lost_in_use_is_put_back_whole(endless: RunDirectory, how: str) -> None:
+def test_a_history_that_is_lost_in_use_is_put_back_whole(
+    endless: RunDirectory, tmp_path: Path, how: str
+) -> None:
     with running(endless) as daemon:
         daemon.until_step(25)
-        endless.history.unlink()
         if how == "replaced":
-            endless.history.write_text("[]\n")
+            (tmp_path / "other").write_text("[]\n")
+            (tmp_path / "other").rename(endless.history)
+        else:
+            endless.history.unlink()
         daemon.until_event("fault", what="history")
         daemon.until_step(60)
         daemon.send(signal.SIGTERM)

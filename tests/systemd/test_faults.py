@@ -107,6 +107,7 @@ def test_what_the_out_of_memory_killer_ends_is_started_again_and_resumes(obedien
 
 
 def test_a_run_that_diverges_fails_once(obedient: Service) -> None:
+    obedient.edit("checkpoint_every = 50", "checkpoint_every = 40000")
     obedient.systemctl("start")
     obedient.until_step(60)
     order(obedient, "poison")

@@ -53,11 +53,12 @@ def test_usr1_makes_a_checkpoint_and_training_goes_on(service: Service) -> None:
 
 
 def test_a_killed_daemon_is_started_again_and_its_replay_is_exact(service: Service) -> None:
+    service.edit("checkpoint_every = 50", "checkpoint_every = 40000")  # something to replay
     service.systemctl("start")
     service.until_step(60)
     service.systemctl("kill", "-s", "KILL", "--kill-whom=main")
     verdict = service.until_event("replay")
-    assert (verdict["verdict"], verdict["from"] % 50) == ("exact", 1)
+    assert (verdict["verdict"], verdict["from"]) == ("exact", 1)
     assert service.show("NRestarts") == "1"
     assert count(service.run, "started") == 2
     service.systemctl("stop")

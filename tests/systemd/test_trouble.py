@@ -18,6 +18,7 @@ pytestmark = pytest.mark.slow
 
 def test_a_hung_loop_is_ended_by_the_watchdog_and_resumes(obedient: Service) -> None:
     obedient.configure("[Service]\nWatchdogSec=5\n", "watchdog")
+    obedient.edit("checkpoint_every = 50", "checkpoint_every = 40000")  # something to replay
     obedient.systemctl("start")
     obedient.until_step(60)
     order(obedient, "sleep", 600)
@@ -95,6 +96,7 @@ def test_andrectl_acts_through_the_unit(service: Service) -> None:
 
 def test_after_a_power_cut_the_enabled_unit_resumes(service: Service) -> None:
     run: RunDirectory = service.run
+    service.edit("checkpoint_every = 50", "checkpoint_every = 40000")  # something to replay
     service.systemctl("enable")
     service.systemctl("start")
     service.until_step(60)
