@@ -99,12 +99,12 @@ def test_a_stop_asks_for_twice_step_and_write_and_no_more(ear: Ear) -> None:
     manager = Notifier()
     assert manager.stop_limit() == notify.UNMEASURED_LIMIT
     manager.stepped(0.1)
-    manager.wrote(0.65)
-    assert manager.stop_limit() == pytest.approx(1.5)
+    manager.wrote(0.15)
+    assert manager.stop_limit() == pytest.approx(0.5)
     manager.stopping()
     manager.stopping()
     ear.until(lambda lines: sum(x.startswith("EXTEND") for x in lines) >= 3)
-    time.sleep(1.8)
+    time.sleep(0.7)
     count = len(ear.heard())
     time.sleep(0.2)
     assert len(ear.heard()) == count, "it ends with the limit"
