@@ -12,9 +12,11 @@ upper confidence bound,
     score = S / n + exploration · sqrt(ln Σn / n)
 
 where n counts pulls and S sums rewards, both fading by `discount` a step, above one virtual pull
-without reward that never fades. A source that is being read again earns nothing: what its loss
-loses then may be learnt by heart. The weights follow the softmax of the scores slowly, for
+without reward that never fades. The weights follow the softmax of the scores slowly, for
 probabilities that chase noise cost more than they gain.
+
+A source that is being read again earns nothing: what its loss loses then may be learnt by heart.
+And its weight counts by what its tokens are still worth (`worth`), which repeats use up.
 
 Everything is a float or an integer of Python: JSON carries it exactly.
 """
@@ -28,6 +30,8 @@ from dataclasses import dataclass
 
 from andread.rundir.policy import BanditSettings
 
+_REPEATS = 15.4
+"""Repeats after which another is worth 1/e of a fresh token (Muennighoff et al., 2023)."""
 _LARGEST_LOSS = 1e100
 """Losses are clipped to this, so that no square overflows."""
 
@@ -37,7 +41,7 @@ class ArmState:
     """What the bandit knows of one arm; the record of it is its fields."""
 
     weight: float
-    """Its weight; only ratios matter."""
+    """Its weight by its score; only ratios matter."""
     pulls: int = 0
     """Sequences drawn from it in applied steps, under this policy."""
     slow: float = 0.0
@@ -74,6 +78,11 @@ class ArmState:
     def average_reward(self) -> float:
         """Return the discounted mean of its rewards, the virtual pull counted as none."""
         return self.rewards / self.count
+
+
+def worth(epochs: float) -> float:
+    """Return what another token of a source read `epochs` times is worth, against a fresh one."""
+    return math.exp(-max(0.0, epochs - 1.0) / _REPEATS)
 
 
 class Bandit:

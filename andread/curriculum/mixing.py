@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from andread.curriculum.bandit import ArmState, Bandit
+from andread.curriculum.bandit import ArmState, Bandit, worth
 from andread.curriculum.projection import project
 from andread.randomness import uniform
 from andread.rundir.errors import DataError
@@ -207,7 +207,10 @@ class Mixer:
             case "fixed":
                 return [float(self.policy.weights[name]) for name in self.names]
             case "ucb":
-                return [state.weight for state in self._bandit.arms]
+                return [
+                    state.weight * worth(epochs)
+                    for state, epochs in zip(self._bandit.arms, self._epochs, strict=True)
+                ]
             case _:
                 return [1.0] * len(self.arms)
 

@@ -9,7 +9,7 @@ import statistics
 import numpy as np
 import pytest
 
-from andread.curriculum.bandit import ArmState, Bandit
+from andread.curriculum.bandit import ArmState, Bandit, worth
 from andread.rundir.policy import BanditSettings
 
 SETTINGS = BanditSettings()
@@ -114,6 +114,13 @@ def test_an_enormous_loss_stays_finite() -> None:
 def test_a_loss_that_is_not_finite_is_our_own_mistake(loss: float) -> None:
     with pytest.raises(ValueError, match="not finite"):
         bandit(1).observe([0], [loss])
+
+
+def test_tokens_are_worth_less_with_each_repeat() -> None:
+    assert worth(0.0) == worth(0.5) == worth(1.0) == 1.0
+    assert worth(4.0) == pytest.approx(0.823, abs=0.001)
+    assert worth(16.4) == pytest.approx(1 / math.e)
+    assert worth(1e9) == 0.0
 
 
 def test_an_arm_that_is_read_again_earns_nothing_and_is_watched_on() -> None:

@@ -110,12 +110,9 @@ def test_only_two_steps_are_fixed_and_steps_are_observed_in_order() -> None:
 def test_a_step_not_applied_teaches_nothing() -> None:
     mixer = Run(make_mixer(Policy(algorithm="ucb"), ARMS, 0)).to(40).mixer
     before = mixer.record()
-    mixer.observe(41, [0] * BATCH, None, [0, 0, 0])
-    after = mixer.record()
-    for name in mixer.names:
-        before["arms"][name].pop("epochs")
-        after["arms"][name].pop("epochs")
-    assert after["arms"] == before["arms"]
+    epochs = [before["arms"][name]["epochs"] for name in mixer.names]
+    mixer.observe(41, [0] * BATCH, None, epochs)
+    assert mixer.record()["arms"] == before["arms"]
     assert mixer.probabilities(43) == mixer.probabilities(42)
 
 
@@ -292,3 +289,17 @@ def test_a_source_earns_only_in_its_first_epoch() -> None:
     rewards = [arm["rewards"] for arm in mixer.record()["arms"].values()]
     assert rewards[0] < rewards[1] / 2  # 100 windows: read through after step 12
     assert rewards[1] == pytest.approx(rewards[2], rel=0.02)
+
+
+def test_a_source_that_was_read_often_is_pulled_less_and_never_lost() -> None:
+    """Before a pivot too; where all were read as often, nothing changes."""
+    mixer = make_mixer(Policy(algorithm="ucb", begins_after=100), ARMS, 100, [31.8, 1.0, 0.2])
+    books, code, web = mixer.probabilities(101)
+    assert code == web and books == pytest.approx(code * math.exp(-2))
+    assert mixer.view(8)["arms"]["books"]["weight"] == pytest.approx(math.exp(-2) / 3)
+    often = make_mixer(Policy(algorithm="ucb", begins_after=100), ARMS, 100, [31.8] * 3)
+    assert often.probabilities(101) == pytest.approx([1 / 3] * 3)
+    endless = make_mixer(Policy(algorithm="ucb", begins_after=100), ARMS, 100, [1e7, 1.0, 0.2])
+    assert 0 < endless.probabilities(101)[0] < 1e-8
+    plain = make_mixer(Policy(begins_after=100), ARMS, 100, [31.8, 1.0, 0.2])
+    assert plain.probabilities(101) == pytest.approx([1 / 3] * 3)
