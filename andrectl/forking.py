@@ -56,23 +56,50 @@ def fork(plan: Plan) -> Record:
     """
     run, step = plan.run, plan.step
     _sweep(plan.into)
-    held = step in commit.pinned(run)
+    held = True
     try:
-        commit.pin(run, step)
+        with _pinning(run):
+            held = step in commit.pinned(run)
+            commit.pin(run, step)
         _still_there(run, step)
         with _site(plan.into) as site:
             record = _build(plan, RunDirectory(site / _INNER))
             files.rename(site / _INNER, plan.into)
     except BaseException as error:
         if not held:
-            with contextlib.suppress(OSError):
-                commit.unpin(run, step)
+            with contextlib.suppress(OSError), _pinning(run):
+                if not _recorded(run, step):  # another fork of this step needs the pin
+                    commit.unpin(run, step)
         if isinstance(error, OSError):
             _still_there(run, step)
             raise from_os_error(error, "making the fork") from error
         raise
     _record(plan, record)
     return record
+
+
+@contextlib.contextmanager
+def _pinning(run: RunDirectory) -> Iterator[None]:
+    """Keep other forks of `run` from pinning and unpinning meanwhile."""
+    files.make_directory(run.pins)
+    descriptor = os.open(run.pins, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _recorded(run: RunDirectory, step: int) -> bool:
+    """Tell whether `run` has a fork of `step` on record; a damaged record may be one."""
+    for path in lineage.forks(run):
+        try:
+            found = lineage.read(path)
+        except DataError:
+            return True
+        if found is not None and found.step == step:
+            return True
+    return False
 
 
 def _still_there(run: RunDirectory, step: int) -> None:
@@ -233,11 +260,12 @@ def _record(plan: Plan, record: Record) -> None:
     """Record the fork in its parent; it is made, so trouble is told, no more."""
     run, step = plan.run, plan.step
     try:
-        lineage.record_in_parent(run, record)
-        if files.exists(run.checkpoint(step)):
-            commit.pin(run, step)
-        else:  # retention was quicker than the pin; the fork has its own
-            commit.unpin(run, step)
+        with _pinning(run):
+            lineage.record_in_parent(run, record)
+            if files.exists(run.checkpoint(step)):
+                commit.pin(run, step)
+            else:  # retention was quicker than the pin; the fork has its own
+                commit.unpin(run, step)
         told = {"id": record.id, "path": record.fork, "step": step, "sha256": record.sha256}
         events.emit(run.events, "forked", **told, changes=plan.changes)
     except (AndreadError, OSError) as error:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from andread.rundir import commit, companion, events, lineage, samples
+from andread.rundir import commit, companion, events, history, lineage, samples
 from andread.rundir.layout import RunDirectory
 from andread.rundir.manifest import Manifest, fingerprint_of, write_manifest
 from andread.rundir.policy import Policy, read_policies, write_policies
@@ -358,6 +358,24 @@ def test_a_fault_in_the_middle_takes_everything_back(fork, parent, into, monkeyp
     assert list(into.parent.iterdir()) == [] and commit.pinned(parent) == {200}
     assert fork("--at", 200).exit_code == 74
     assert commit.pinned(parent) == {200}, "a pin that was there stays"
+
+
+def test_a_fork_that_fails_leaves_the_pin_to_another_of_the_same_step(
+    fork, parent, into, monkeypatch, andrectl
+) -> None:
+    """It had set the pin; the other one has come and gone meanwhile."""
+    real = history.copy_prefix
+
+    def other_first(*arguments: object) -> None:
+        monkeypatch.setattr("andread.rundir.history.copy_prefix", real)
+        made = andrectl("--run", parent.path, "fork", "--at", 200, "--into", into.with_name("b"))
+        assert made.exit_code == 0, made.stderr
+        raise OSError(28, os.strerror(28), "x")
+
+    monkeypatch.setattr("andread.rundir.history.copy_prefix", other_first)
+    assert fork("--at", 200).exit_code == 74
+    assert [path.name for path in into.parent.iterdir()] == ["b"]
+    assert commit.pinned(parent) == {200}
 
 
 def test_ctrl_c_takes_everything_back(fork, parent, into, monkeypatch) -> None:
