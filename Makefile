@@ -130,7 +130,7 @@ test: lint types  ## everything: lint, types, all tests
 test-durability: $(STAMP)  ## failing calls, crash states, power cuts, broken disks: docs/durability.md
 	$(BIN)/python -m pytest -q -n auto --dist worksteal tests/durability
 
-soak: $(STAMP)  ## as root: some MINUTES: trouble for one run, then the bits of the undisturbed one
+soak: $(STAMP)  ## as root: MINUTES of trouble for one run and of the same one undisturbed
 	nice $(BIN)/python -m tests.durability.soak --minutes $(MINUTES)
 
 quick: lint types  ## lint, types, and the tests that take no real processes

@@ -80,7 +80,11 @@ def fork(plan: Plan) -> Record:
 
 @contextlib.contextmanager
 def _pinning(run: RunDirectory) -> Iterator[None]:
-    """Keep other forks of `run` from pinning and unpinning meanwhile."""
+    """Keep other forks of `run` from pinning and unpinning meanwhile.
+
+    A fork that fails takes its pin back unless a finished one of the step is on record. One that is
+    still being built may lose the pin so, and sets it again at its end, or finds its step gone.
+    """
     files.make_directory(run.pins)
     descriptor = os.open(run.pins, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

@@ -1,7 +1,7 @@
 """Batches as a function of (seed, step): which sources a step draws, and which windows of them.
 
 Each sequence of a batch draws its own source from the mixer's probabilities. A source is read in
-a keyed permutation of its windows, another one each epoch; its position is the count of windows
+a keyed permutation of its windows, another one each pass; its position is the count of windows
 used, so seeking costs nothing. `draw` changes nothing: a batch may be drawn again. `advance` moves
 on, and at a step boundary `record` is all there is to keep.
 """
@@ -72,7 +72,7 @@ class Curriculum:
         saved = record.get("mixer")
         policy = policy_at(policies, step + 1)
         if saved and saved.get("policy") == policy.id:
-            self.mixer, _ = restore(policy, self._arms, saved)
+            self.mixer, _ = restore(policy, self._arms, saved, self.epochs())
         else:
             self.mixer = self._fresh(policy, step)
 
@@ -146,12 +146,12 @@ class Curriculum:
 
     def _window(self, arm: int, position: int) -> NDArray[np.int64]:
         source = self.sources[arm].train
-        epoch, index = divmod(position, len(source))
-        order = self._orders.get((arm, epoch))
+        turn, index = divmod(position, len(source))
+        order = self._orders.get((arm, turn))
         if order is None:
             self._orders = {key: kept for key, kept in self._orders.items() if key[0] != arm}
-            stream = randomness.key(self._seed, "order", self.names[arm], epoch)
-            order = self._orders[arm, epoch] = Permutation(len(source), stream)
+            stream = randomness.key(self._seed, "order", self.names[arm], turn)
+            order = self._orders[arm, turn] = Permutation(len(source), stream)
         return source.window(order(index))
 
 

@@ -99,9 +99,9 @@ class Mixer:
         """Take in `step`, the one after the last observed, and fix the probabilities of step + 2.
 
         `pulled` and `losses` hold the arm and the loss of each sequence; a step that was not
-        applied has losses None and teaches nothing. `epochs` are passes over each source so far.
-        Returns an event for each source that passed `max_epochs`, and one when those sources must
-        share what the others' caps leave over.
+        applied has losses None and teaches nothing. `epochs` tell how often each source was read
+        so far. Returns an event for each source that passed `max_epochs`, and one when those
+        sources must share what the others' caps leave over.
         """
         if step != self.step + 1:
             raise ValueError(f"step {step} does not follow step {self.step}")
@@ -243,7 +243,7 @@ def make_mixer(
 ) -> Mixer:
     """Return a fresh mixer whose first step is `begins_after + 1`.
 
-    `epochs` are the passes over each source before that; none for a run that begins.
+    `epochs` tell how often each source was read before that; none for a run that begins.
     Raises `ConfigError` if the policy cannot be obeyed with these arms.
     """
     states = [ArmState(weight=1.0 / len(arms)) for _ in arms]
@@ -251,12 +251,13 @@ def make_mixer(
 
 
 def restore(
-    policy: Policy, arms: Sequence[Arm], record: Mapping[str, Any]
+    policy: Policy, arms: Sequence[Arm], record: Mapping[str, Any], epochs: Sequence[float] = ()
 ) -> tuple[Mixer, tuple[Zombie, ...]]:
     """Return the mixer that goes on from `record`, bit for bit, and the zombies found in it.
 
     Arms unknown to the record start fresh, at the mean weight of the others; they are the mixer's
-    `newcomers`. If the set of arms changed, the pending probabilities are fixed anew.
+    `newcomers`, and were read `epochs` times before, as in `make_mixer`. If the set of arms
+    changed, the pending probabilities are fixed anew.
     Raises `DataError` if the record is damaged or of another policy.
     """
     if record.get("policy") != policy.id:
@@ -265,7 +266,7 @@ def restore(
             "a policy starts with a fresh bandit",
         )
     try:
-        return _restore(policy, arms, record)
+        return _restore(policy, arms, record, epochs or [0.0] * len(arms))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DataError(
             f"the bandit's record is damaged: {error!r}", "resume from an older checkpoint"
@@ -273,7 +274,7 @@ def restore(
 
 
 def _restore(
-    policy: Policy, arms: Sequence[Arm], record: Mapping[str, Any]
+    policy: Policy, arms: Sequence[Arm], record: Mapping[str, Any], read: Sequence[float]
 ) -> tuple[Mixer, tuple[Zombie, ...]]:
     names = [arm.name for arm in arms]
     epochs = {name: float(table["epochs"]) for name, table in record["arms"].items()}
@@ -297,7 +298,7 @@ def _restore(
         arms,
         int(record["step"]),
         [known.get(name) or ArmState(weight=fresh) for name in names],
-        [epochs.get(name, 0.0) for name in names],
+        [epochs.get(name, before) for name, before in zip(names, read, strict=True)],
         zombies,
         newcomers,
         pending,

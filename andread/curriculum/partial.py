@@ -122,7 +122,7 @@ class _File:
             files.FILE_MODE,
         )
         offset = 0
-        while data := disk.pread(self._descriptor, min(files.CHUNK, self.size - offset), offset):
+        while data := files.read_at(self._descriptor, min(files.CHUNK, self.size - offset), offset):
             self._see(data)
             offset += len(data)
         if vouched and (offset, self.hash.hexdigest()) != (self.size, vouched.get("sha256")):

@@ -1,7 +1,7 @@
 """What training reads: the windows of a source's tokens.
 
 A window is `context` + 1 tokens; window i begins at token i × context, so that neighbours share
-one token and every token but the first is predicted once an epoch. Reading is pread, not mmap: a
+one token and every token but the first is predicted once a pass. Reading is pread, not mmap: a
 file that shrinks under the run gives an error that can be told, where a mapping gives SIGBUS.
 """
 

@@ -5,8 +5,8 @@ Runs of 32 tokens stand for the tokens that begin them, as in the deduplication 
 (Lee et al., 2022, with 50): a token is unique if its run did not come before. Runs are told apart
 by 64-bit hashes, of which a sample is kept: all those below a limit, which is halved whenever they
 become too many. Which are kept depends on the hashes alone, so the count is a function of the
-tokens, the same wherever it is made: exact for a source of up to 131,072 unique tokens, beyond that
-within 0.4 % (one standard error).
+tokens, the same wherever it is made: all runs of a source of up to 131,072 unique ones are counted,
+beyond that the count is within 0.4 % (one standard error).
 """
 
 from __future__ import annotations

@@ -147,8 +147,8 @@ class Policy:
 
 FIRST: Final = Policy(algorithm="ucb")
 """What a new run begins with, unless told otherwise: in measurements never worse than `uniform`
-beyond noise, and better among sources of which some are worth little. A table that names no
-algorithm means `uniform`, as ever."""
+beyond noise, and better among sources of which some are small or repeat themselves. A table that
+names no algorithm means `uniform`, as ever."""
 
 
 def _canonical(value: Any) -> Any:

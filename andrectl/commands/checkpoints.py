@@ -40,9 +40,11 @@ def command(
         _must_exist(run, step)  # a pin may have outlived what it kept, and go
     for step in pins:
         commit.pin(run, step)
-        if not run.checkpoint(step).is_file():  # retention was quicker
+        try:
+            _must_exist(run, step)
+        except MissingError:  # retention was quicker
             commit.unpin(run, step)
-        _must_exist(run, step)
+            raise
     for step in unpins:
         commit.unpin(run, step)
     found = inventory.entries(run)

@@ -40,7 +40,9 @@ def policies(evidence: Evidence) -> Looked:
         listed = policy.read_policies(evidence.run.policy)
     except MissingError:
         if not evidence.begun:
-            return checks.ok("there is none yet: the first start makes one that is uniform")
+            return checks.ok(
+                f"there is none yet: the first start makes one, {policy.FIRST.algorithm}"
+            )
         raise
     found = []
     for step, companion in sorted(evidence.companions.items()):

@@ -46,10 +46,11 @@ POLICIES: Final = {
     "uniform": Policy(),
     "proportional": Policy(algorithm="proportional"),
     "ucb": Policy(algorithm="ucb"),
+    "uniform-4": Policy(max_epochs=4.0),
     "ucb-1": Policy(algorithm="ucb", bandit=BanditSettings(temperature=1.0)),
     "ucb-0.5": Policy(algorithm="ucb", bandit=BanditSettings(temperature=0.5)),
 }
-"""`ucb` has the defaults; `ucb-T` another temperature."""
+"""`ucb` has the defaults; `ucb-T` another temperature; `uniform-E` a limit of epochs."""
 
 DEFAULT: Final = ("uniform", "proportional", "ucb")
 WINDOWS: Final = 128

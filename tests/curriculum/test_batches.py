@@ -72,9 +72,8 @@ def test_one_text_over_and_over_is_soon_read_again_and_earns_nothing(tmp_path: P
     assert books < 1 < 5 < psalm
     windows = one.record()["positions"]["psalm"]
     assert windows < len(both[1].train)
-    assert psalm == windows * both[1].manifest.train_tokens / (
-        len(both[1].train) * both[1].manifest.unique_tokens
-    )
+    passes = windows / len(both[1].train)
+    assert psalm == pytest.approx(passes / both[1].manifest.unique_share)
     arms = one.view()["arms"]
     assert arms["books"]["ema_reward"] > 1 > 0.01 > arms["psalm"]["ema_reward"]
     assert [event["arm"] for event in sunk] == ["psalm"]

@@ -33,7 +33,7 @@ def test_json_has_a_schema_and_every_source(run):
 
 def test_the_table_goes_to_stdout_and_narration_to_stderr(run):
     result = CliRunner().invoke(main, ["--run", str(run.path), "prepare"])
-    assert "validation" in result.stdout
+    assert "unique" in result.stdout
     assert "100%" in result.stdout  # of random words, all are unique
     assert "books/bad" in result.stdout
     assert "training the tokenizer" in result.stderr

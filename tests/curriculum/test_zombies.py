@@ -84,6 +84,9 @@ def test_a_source_that_comes_back_starts_fresh() -> None:
     mixer, zombies = restore(POLICY, BEFORE, haunted.record())
     assert (zombies, mixer.newcomers) == ((), ("repo-docstrings",))
     assert mixer.view(1)["arms"]["repo-docstrings"]["pulls"] == 0
+    known = [haunted.view(1)["arms"].get(arm.name, {"epochs": 6.5})["epochs"] for arm in BEFORE]
+    again, _ = restore(POLICY, BEFORE, haunted.record(), [9.0, 6.5, 9.0])
+    assert [arm["epochs"] for arm in again.view(1)["arms"].values()] == known, "it reads on"
 
 
 def test_another_order_of_the_same_sources_is_no_change() -> None:

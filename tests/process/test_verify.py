@@ -87,6 +87,16 @@ def test_other_healthy_runs(prepared, finished, tmp_path: Path) -> None:
     assert [check["name"] for check in answer["checks"]][:2] == ["lock", "layout"]
 
 
+def test_a_run_without_a_policy_gets_the_first_one(prepared: RunDirectory, tmp_path: Path) -> None:
+    run = copy_run(prepared, tmp_path / "run")
+    run.policy.unlink()
+    assert "the first start makes one, ucb" in andrectl(run, "verify")
+    set_steps(run, 3)
+    train(run)
+    assert policy.read_policies(run.policy) == [policy.FIRST]
+    assert policy.FIRST.algorithm == "ucb"
+
+
 def flip(path: Path, offset: int) -> None:
     with path.open("r+b") as stream:
         stream.seek(offset)
