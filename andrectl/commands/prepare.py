@@ -58,7 +58,7 @@ def command(run: RunDirectory, as_json: bool) -> None:
         result = {"schema": SCHEMA, "run": str(run.path), "sources": rows}
         click.echo(orjson.dumps(result, option=orjson.OPT_INDENT_2).decode())
         return
-    _print_table(rows)
+    print_table(rows)
     render.next_step("andrectl start")
 
 
@@ -150,17 +150,16 @@ def _row(manifest: Manifest, context: int) -> dict[str, Any]:
     }
 
 
-def _print_table(rows: list[dict[str, Any]]) -> None:
+def print_table(rows: list[dict[str, Any]]) -> None:
+    """Print what was prepared, in 80 columns; what was skipped follows by reason."""
     from rich.console import Console
     from rich.table import Table
 
     table = Table()
     table.add_column("source")
-    headings = ("documents", "train tokens", "unique", "validation", "windows", "skipped")
-    for heading in headings:
+    for heading in ("documents", "train tokens", "unique", "validation", "windows"):
         table.add_column(heading, justify="right")
     for row in rows:
-        skipped = sum(entry["count"] for entry in row["skipped"].values())
         windows = f"{row['train_windows']:,} + {row['validation_windows']:,}"
         unique = row["unique_tokens"] and row["unique_tokens"] / row["train_tokens"]
         table.add_row(
@@ -170,7 +169,6 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
             "-" if unique is None else f"{unique:.0%}",
             f"{row['validation_tokens']:,}",
             windows,
-            f"{skipped:,}",
         )
     console = Console()
     console.print(table)

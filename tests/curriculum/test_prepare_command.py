@@ -9,6 +9,7 @@ from click.testing import CliRunner
 from preparing import make_run, write_texts
 
 from andrectl.cli import main
+from andrectl.commands.prepare import print_table
 
 BOOKS = {"name": "books", "paths": ["books"]}
 
@@ -38,6 +39,15 @@ def test_the_table_goes_to_stdout_and_narration_to_stderr(run):
     assert "books/bad" in result.stdout
     assert "training the tokenizer" in result.stderr
     assert "andrectl start" in result.stderr
+
+
+def test_the_table_of_the_example_fits_a_terminal(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    row = {"source": "docstrings", "documents": 1574, "train_tokens": 3_047_134}
+    row |= {"unique_tokens": 2_552_000, "validation_tokens": 220_885, "skipped": {}}
+    print_table([row | {"train_windows": 23_805, "validation_windows": 1_725}])
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if "docstrings" in line)
+    assert "3,047,134" in line and "84%" in line and "23,805 + 1,725" in line
 
 
 def test_importing_the_command_loads_nothing_heavy():
