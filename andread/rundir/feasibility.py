@@ -85,12 +85,12 @@ def check_shares(
                 f"share from 0 to 1 between them",
                 "lower the floor or raise the cap",
             )
-    if math.fsum(floors) > 1 + TOLERANCE:
+    if math.fsum(floors) - 1 > TOLERANCE:
         raise ConfigError(
             f"{where}the floors sum to {_sum(names, floors)}, more than 1",
             f"lower them by {math.fsum(floors) - 1:.6g} in all",
         )
-    if math.fsum(caps) < 1 - TOLERANCE:
+    if 1 - math.fsum(caps) > TOLERANCE:
         raise ConfigError(
             f"{where}the caps sum to {_sum(names, caps)}, less than 1",
             f"raise them by {1 - math.fsum(caps):.6g} in all; a source without a cap has 1",

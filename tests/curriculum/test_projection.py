@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 from scipy.optimize import brentq, linprog
 
@@ -79,10 +79,12 @@ def test_only_the_ratios_of_the_weights_matter(case: Case, scale: float) -> None
 
 @unhurried
 @given(anything())
+@example(([0.0, 0.0], [1e-12, 1.0], [1.0, 1.0]))  # 1 + 1e-12 rounds up: beyond the tolerance
+@example(([0.0, 0.0], [0.0, 0.0], [1e-12, 1.0 - 2e-12]))
 def test_the_infeasible_is_refused_and_nothing_else(case: Case) -> None:
     _, floors, caps = case
     crossed = any(floor > cap for floor, cap in zip(floors, caps, strict=True))
-    if crossed or math.fsum(floors) > 1 + 1e-12 or math.fsum(caps) < 1 - 1e-12:
+    if crossed or math.fsum(floors) - 1 > 1e-12 or 1 - math.fsum(caps) > 1e-12:
         with pytest.raises(ConfigError):
             project(*case)
     else:
